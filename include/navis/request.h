@@ -1,0 +1,331 @@
+/*
+ * request.h
+ *		What a backend may ask the engine, and how the answer comes back.
+ *
+ * A request is plain memory that both sides can see: a slot in PostgreSQL's
+ * shared memory, or ordinary memory in tests and benchmarks.  It holds no
+ * pointer.  Who may touch it is told by its state:
+ *
+ *	IDLE		the owner (one backend)
+ *	SUBMITTED	nobody; the owner may take it back or abandon it
+ *	RUNNING		the engine
+ *	DONE		the owner: status and results are in place
+ *	ABANDONED	the engine, which sets IDLE when it has let go
+ *
+ * The owner sets IDLE -> SUBMITTED, SUBMITTED/RUNNING -> ABANDONED (cancel) and
+ * DONE -> IDLE; the engine sets SUBMITTED -> RUNNING, RUNNING -> DONE and
+ * ABANDONED -> IDLE.  All by compare-and-swap.  An engine thread looks at the
+ * state between steps of long work and stops soon after it became ABANDONED.
+ */
+#ifndef NAVIS_REQUEST_H
+#define NAVIS_REQUEST_H
+
+#include <stdatomic.h>
+
+#include "navis/distance.h"
+
+/* The identity of an index: what its sidecar is keyed by. */
+typedef struct nv_key
+{
+	uint64_t system_id;
+	uint32_t database;
+	uint32_t unused; /* 0 */
+	uint8_t identity[16];
+} nv_key;
+
+typedef enum nv_request_state
+{
+	NV_IDLE,
+	NV_SUBMITTED,
+	NV_RUNNING,
+	NV_DONE,
+	NV_ABANDONED
+} nv_request_state;
+
+typedef enum nv_request_kind
+{
+	NV_REQ_SEARCH = 1,
+	NV_REQ_NEXT,
+	NV_REQ_CLOSE,
+	NV_REQ_INSERT,
+	NV_REQ_DELETE,
+	NV_REQ_OPEN,
+	NV_REQ_RECONCILE,
+	NV_REQ_OPENED,
+	NV_REQ_BUILD_BEGIN,
+	NV_REQ_BUILD_ADD,
+	NV_REQ_BUILD_RUN,
+	NV_REQ_BUILD_ABORT,
+	NV_REQ_CHECKPOINT,
+	NV_REQ_INFO,
+	NV_REQ_DROP
+} nv_request_kind;
+
+#define NV_REQUEST_DATA 65536 /* bytes of payload, in and out */
+
+/* One element that an answer names; in distance order. */
+typedef struct nv_hit
+{
+	uint32_t element;
+	uint32_t generation;
+	double distance; /* bit-equal to nv_distance(metric, query, row) */
+} nv_hit;
+
+#define NV_MAX_HITS (NV_REQUEST_DATA / sizeof(nv_hit))
+
+/* Work done for one request. */
+typedef struct nv_search_stats
+{
+	uint64_t hops;         /* rounds of edge pages (beam steps) */
+	uint64_t edge_pages;   /* edge pages looked at: read, cached or in RMW */
+	uint64_t edge_reads;   /* of these, read from disk */
+	uint64_t cache_hits;   /* of these, found in NAVIS-Cache or RMW */
+	uint64_t explored;     /* vertices whose list was expanded */
+	uint64_t vectors;      /* vectors loaded for exact comparison */
+	uint64_t batches;      /* rerank batches */
+	uint64_t pending;      /* unlinked vectors compared exactly */
+	uint64_t bytes;        /* read from disk, edges and vectors */
+	uint64_t io_ns;        /* time with nothing to do but wait for reads */
+	uint64_t compute_ns;   /* time on a core */
+	uint64_t damaged;      /* slots or records that failed verification */
+} nv_search_stats;
+
+/* SEARCH: data = dim floats.  Answer: hits in data. */
+typedef struct nv_req_search
+{
+	/* in */
+	uint32_t dim;
+	uint32_t k;           /* hits wanted, 1 .. NV_MAX_HITS */
+	uint32_t list_size;   /* |E_search|; max(list_size, what k needs) is used */
+	uint32_t beam_width;  /* 1 .. 64 */
+	uint32_t entrance_list;
+	uint32_t flags;       /* NV_SEARCH_... */
+	double percentile;    /* CASR, 1 .. 100 */
+	/* out */
+	uint64_t cursor;      /* for NEXT and CLOSE; 0: nothing left to continue */
+	uint32_t n;           /* hits in data */
+	uint32_t exhausted;   /* 1: the graph has nothing more to give */
+	uint32_t window;      /* w used, or UINT32_MAX: everything loaded */
+	uint32_t list_used;   /* the frontier that was used */
+	nv_search_stats stats;
+} nv_req_search;
+
+#define NV_SEARCH_LOAD_ALL 1    /* no CASR: rerank everything (benchmark) */
+#define NV_SEARCH_FROM_MEDOID 2 /* no entrance graph (benchmark) */
+
+/*
+ * NEXT: the next k hits of a cursor, never one already given, each not nearer
+ * than the last one given (what is found too late is held back for the
+ * caller's final sweep).  NV_ENOENT: the engine no longer has the cursor.
+ * Uses nv_req_search: cursor and k in, the rest out.  CLOSE: cursor in.
+ */
+
+/* INSERT: one row becomes searchable (exactly) before DONE.  data = vector. */
+typedef struct nv_req_insert
+{
+	uint32_t element;
+	uint32_t generation;
+	uint64_t hash;
+	uint64_t lsn; /* of the journal append */
+	uint32_t dim;
+	uint32_t from_heap; /* 1: catch-up, not a new row */
+} nv_req_insert;
+
+/* DELETE: elements are out of every later answer.  data = n nv_element_ref. */
+typedef struct nv_element_ref
+{
+	uint32_t element;
+	uint32_t generation;
+} nv_element_ref;
+
+typedef struct nv_req_delete
+{
+	uint64_t lsn;
+	uint32_t n;
+} nv_req_delete;
+
+/* What an index is made of; from metapage and reloptions. */
+typedef struct nv_index_params
+{
+	uint32_t dim;
+	uint32_t metric; /* nv_metric */
+	uint32_t max_degree;
+	uint32_t build_list_size;
+	uint32_t pq_bytes; /* 0: by measured recall */
+	uint32_t entrance_degree;
+	float alpha;
+	float entrance_ratio;
+	uint32_t relfilenode;
+	uint32_t index_oid;
+} nv_index_params;
+
+typedef enum nv_index_state
+{
+	NV_INDEX_ABSENT,   /* the engine does not have it: OPEN first */
+	NV_INDEX_OPENING,  /* loaded, not yet compared with the journal */
+	NV_INDEX_READY,    /* usable */
+	NV_INDEX_FULL,     /* pending_memory outgrown: not usable */
+	NV_INDEX_NO_GRAPH, /* no sidecar or no usable root, and too many rows */
+	NV_INDEX_BUILDING, /* a (re)build runs; usable only when also READY */
+	NV_INDEX_DAMAGED   /* reading found damage: rebuild */
+} nv_index_state;
+
+/*
+ * OPEN: the engine loads the sidecar if it does not have the index yet.
+ * Then the caller walks the journal: RECONCILE for every page (live entries
+ * with a vector), then INSERT (from_heap) for what was missing, then OPENED.
+ * Several openers may do that at the same time.
+ */
+typedef struct nv_req_open
+{
+	/* in */
+	nv_index_params params;
+	/* out */
+	uint32_t state;     /* nv_index_state */
+	uint32_t has_graph; /* the sidecar holds a graph */
+	uint64_t pass;      /* names this opener in RECONCILE and OPENED */
+	uint64_t room;      /* vectors that still fit navis.pending_memory */
+} nv_req_open;
+
+/*
+ * RECONCILE: data = n nv_journal_entry in; out: n_missing element ids (uint32)
+ * of those the engine has not got in this generation and hash.
+ */
+typedef struct nv_journal_entry
+{
+	uint32_t element;
+	uint32_t generation;
+	uint64_t hash;
+} nv_journal_entry;
+
+typedef struct nv_req_reconcile
+{
+	uint64_t pass;
+	uint64_t lsn; /* of the page read */
+	uint32_t n;
+	uint32_t n_missing;
+} nv_req_reconcile;
+
+/*
+ * OPENED: the walk is complete (complete = 1; elements it did not name are
+ * dropped from the engine) or given up (0).  state out: READY when every row
+ * named missing has been inserted.
+ */
+typedef struct nv_req_opened
+{
+	uint64_t pass;
+	uint32_t complete;
+	uint32_t state;
+} nv_req_opened;
+
+/*
+ * BUILD_BEGIN: a new sidecar for the key, or (rebuild = 1) another graph for
+ * an index that is open or known to need one.  NV_EBUSY: one is running;
+ * NV_ELIMIT: expected_rows do not fit build_memory (detail names both).
+ * BUILD_ADD: data = n rows of {nv_journal_entry, vector} back to back, each
+ * rounded up to 8 bytes.  BUILD_RUN: trains, links, places, writes, publishes;
+ * progress in phase/done/total of the request.  BUILD_ABORT: also done when
+ * any of these is abandoned or fails, and leaves nothing on disk.
+ */
+typedef struct nv_req_build
+{
+	/* in */
+	nv_index_params params;
+	uint64_t expected_rows; /* BEGIN: estimate, 0 if unknown */
+	uint64_t build_memory;  /* BEGIN: bytes all running builds may hold */
+	uint32_t threads;       /* BEGIN */
+	uint32_t rebuild;       /* BEGIN */
+	uint32_t placement_random; /* BEGIN: benchmark */
+	uint32_t n;             /* ADD: rows in data */
+	uint64_t lsn;           /* RUN: newest LSN of the journal entries given */
+	/* out (RUN) */
+	uint64_t rows;          /* elements with a vector */
+	uint32_t vertices;      /* distinct vectors linked; 0: kept as pending */
+	uint32_t pq_bytes;
+	uint32_t pq_rotated;
+	float pq_recall;
+	float average_degree;
+	float placement_quality;
+	uint32_t edge_pages;
+	uint32_t entrance_members;
+	double seconds_train, seconds_link, seconds_place, seconds_write;
+} nv_req_build;
+
+/* Fewer distinct vectors than this are kept and compared exactly. */
+#define NV_MIN_GRAPH_ROWS 1024
+
+typedef enum nv_build_phase
+{
+	NV_PHASE_NONE,
+	NV_PHASE_SCAN,      /* table rows streamed */
+	NV_PHASE_TRAIN,     /* codebook */
+	NV_PHASE_ENCODE,
+	NV_PHASE_LINK,      /* vertices linked */
+	NV_PHASE_PLACE,
+	NV_PHASE_ENTRANCE,
+	NV_PHASE_WRITE,     /* files and checkpoint */
+	NV_PHASE_CALIBRATE, /* warm-up of the default bucket */
+	NV_PHASES
+} nv_build_phase;
+
+/* INFO: out. */
+typedef struct nv_req_info
+{
+	uint32_t state; /* nv_index_state */
+	uint32_t building;
+	uint32_t has_graph;
+	nv_index_params params;
+	uint64_t vertices, elements, deleted; /* deleted: ids without live element */
+	uint64_t pending_rows, pending_bytes, pending_limit;
+	uint64_t edge_pages, free_pages, edge_bytes, vector_bytes, state_bytes;
+	uint64_t published_lsn, published_sequence;
+	uint64_t memory_codes, memory_map, memory_elements, memory_entrance,
+		memory_other; /* held for this index, bytes */
+	uint64_t cache_bytes, cache_limit; /* whole engine */
+	uint64_t cache_lookups, cache_hits, cache_promotions;
+	uint32_t pq_bytes, pq_rotated;
+	float pq_recall, average_degree, placement_quality;
+	uint32_t entrance_members;
+	uint32_t search_threads, io_uring, io_direct, simd;
+	/* calibrated buckets, in data as n_buckets nv_bucket_info */
+	uint32_t n_buckets;
+	uint32_t cursors;
+	uint64_t searches, damaged;
+} nv_req_info;
+
+typedef struct nv_bucket_info
+{
+	uint32_t k_bound, list_bound;
+	uint32_t observed, ready;
+	uint32_t p90, p99, p100;
+	uint32_t unused;
+} nv_bucket_info;
+
+typedef struct nv_request
+{
+	_Atomic uint32_t state;
+	uint32_t kind;      /* nv_request_kind */
+	uint32_t status;    /* nv_status, valid when DONE */
+	int32_t sys_errno;
+	uint64_t engine;    /* incarnation it was submitted to */
+	uint64_t owner;     /* changes when another backend takes the slot */
+	nv_key key;
+	/* progress of long work, written by the engine */
+	_Atomic uint32_t phase;
+	_Atomic uint64_t done, total;
+	union
+	{
+		nv_req_search search;
+		nv_req_insert insert;
+		nv_req_delete del;
+		nv_req_open open;
+		nv_req_reconcile reconcile;
+		nv_req_opened opened;
+		nv_req_build build;
+		nv_req_info info;
+	} u;
+	char detail[NV_DETAIL_SIZE];
+	_Alignas(64) uint8_t data[NV_REQUEST_DATA];
+} nv_request;
+
+#endif

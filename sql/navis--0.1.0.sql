@@ -1,0 +1,127 @@
+/* sql/navis--0.1.0.sql */
+
+-- complain if the script is sourced in psql rather than by CREATE EXTENSION
+\echo Use "CREATE EXTENSION navis" to load this file. \quit
+
+--
+-- Distances of real[] vectors: 1 to 16,000 finite elements, equal dimensions.
+--
+
+CREATE FUNCTION navis_l2_distance(real[], real[]) RETURNS float8
+AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 10;
+COMMENT ON FUNCTION navis_l2_distance(real[], real[]) IS 'Euclidean distance';
+
+CREATE FUNCTION navis_negative_inner_product(real[], real[]) RETURNS float8
+AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 10;
+COMMENT ON FUNCTION navis_negative_inner_product(real[], real[]) IS
+  'inner product times -1';
+
+CREATE FUNCTION navis_cosine_distance(real[], real[]) RETURNS float8
+AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 10;
+COMMENT ON FUNCTION navis_cosine_distance(real[], real[]) IS
+  '1 - cosine of the angle; NaN for a zero vector';
+
+CREATE OPERATOR <-> (
+  LEFTARG = real[], RIGHTARG = real[],
+  FUNCTION = navis_l2_distance, COMMUTATOR = '<->'
+);
+COMMENT ON OPERATOR <-> (real[], real[]) IS 'Euclidean distance';
+
+CREATE OPERATOR <#> (
+  LEFTARG = real[], RIGHTARG = real[],
+  FUNCTION = navis_negative_inner_product, COMMUTATOR = '<#>'
+);
+COMMENT ON OPERATOR <#> (real[], real[]) IS 'negative inner product';
+
+CREATE OPERATOR <=> (
+  LEFTARG = real[], RIGHTARG = real[],
+  FUNCTION = navis_cosine_distance, COMMUTATOR = '<=>'
+);
+COMMENT ON OPERATOR <=> (real[], real[]) IS 'cosine distance';
+
+--
+-- Access method and operator classes.  Support function 1 names the metric.
+--
+
+CREATE FUNCTION navis_handler(internal) RETURNS index_am_handler
+AS 'MODULE_PATHNAME' LANGUAGE C;
+
+CREATE ACCESS METHOD navis TYPE INDEX HANDLER navis_handler;
+COMMENT ON ACCESS METHOD navis IS 'nearest-neighbour graph on SSD';
+
+CREATE FUNCTION navis_metric_l2() RETURNS int4
+AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE PARALLEL SAFE;
+CREATE FUNCTION navis_metric_ip() RETURNS int4
+AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE PARALLEL SAFE;
+CREATE FUNCTION navis_metric_cosine() RETURNS int4
+AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE PARALLEL SAFE;
+
+CREATE OPERATOR CLASS real_l2_ops
+DEFAULT FOR TYPE real[] USING navis AS
+  OPERATOR 1 <-> (real[], real[]) FOR ORDER BY float_ops,
+  FUNCTION 1 navis_metric_l2();
+
+CREATE OPERATOR CLASS real_ip_ops
+FOR TYPE real[] USING navis AS
+  OPERATOR 1 <#> (real[], real[]) FOR ORDER BY float_ops,
+  FUNCTION 1 navis_metric_ip();
+
+CREATE OPERATOR CLASS real_cosine_ops
+FOR TYPE real[] USING navis AS
+  OPERATOR 1 <=> (real[], real[]) FOR ORDER BY float_ops,
+  FUNCTION 1 navis_metric_cosine();
+
+--
+-- Observability
+--
+
+CREATE FUNCTION navis_index_info(
+  index regclass,
+  OUT state text,
+  OUT dimensions int8, OUT metric text,
+  OUT max_degree int8, OUT build_list_size int8, OUT alpha float8,
+  OUT entrance_ratio float8, OUT entrance_degree int8,
+  OUT journal_pages int8, OUT live_rows int8, OUT rows_without_vector int8,
+  OUT vertices int8, OUT deleted_vertices int8,
+  OUT edge_pages int8, OUT free_edge_pages int8,
+  OUT average_degree float8, OUT placement_quality float8,
+  OUT entrance_members int8,
+  OUT pq_bytes int8, OUT pq_rotated bool, OUT pq_recall float8,
+  OUT edge_bytes int8, OUT vector_bytes int8, OUT state_bytes int8,
+  OUT published_lsn pg_lsn,
+  OUT memory_codes int8, OUT memory_map int8, OUT memory_elements int8,
+  OUT memory_entrance int8, OUT memory_other int8,
+  OUT memory_per_vector float8,
+  OUT pending_rows int8, OUT pending_bytes int8, OUT pending_limit int8,
+  OUT cache_bytes int8, OUT cache_limit int8, OUT cache_lookups int8,
+  OUT cache_hits int8, OUT cache_promotions int8,
+  OUT cursors int8, OUT searches int8, OUT search_threads int8,
+  OUT io_method text, OUT simd text
+) RETURNS record
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION navis_index_info(regclass) IS
+  'what a navis index is made of and what it holds, sizes in bytes';
+
+CREATE FUNCTION navis_index_calibration(
+  index regclass,
+  OUT limit_bound int4, OUT list_size_bound int4,
+  OUT observed int4, OUT ready bool,
+  OUT window_p90 int4, OUT window_p99 int4, OUT window_p100 int4
+) RETURNS SETOF record
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION navis_index_calibration(regclass) IS
+  'rerank windows by bucket of LIMIT and list size';
+
+CREATE FUNCTION navis_last_scan(
+  OUT index regclass, OUT mode text,
+  OUT rows int8, OUT requests int8,
+  OUT hops int8, OUT edge_pages int8, OUT edge_reads int8,
+  OUT cache_hits int8, OUT explored int8,
+  OUT vectors int8, OUT rerank_batches int8,
+  OUT pending int8, OUT rows_compared int8,
+  OUT bytes_read int8, OUT io_us int8, OUT compute_us int8,
+  OUT rerank_window int8, OUT list_size int8
+) RETURNS record
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION navis_last_scan() IS
+  'what the last scan of a navis index in this session did';

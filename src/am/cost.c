@@ -1,0 +1,109 @@
+/*
+ * cost.c
+ *		What the planner is told about a scan.
+ *
+ * Total cost is reading all rows, startup cost is the first batch; for a LIMIT
+ * the planner interpolates.  Where the order of rows decides more than the
+ * order of the answer (grouping, DISTINCT, window functions, merge joins), the
+ * path is refused: the final sweep of a complete scan may begin nearer than the
+ * row before it (design, invariant 8).
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "nodes/pathnodes.h"
+#include "optimizer/cost.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/paths.h"
+#include "utils/float.h"
+
+#include "client.h"
+#include "navis.h"
+#include "settings.h"
+
+/*
+ * In units of cpu_operator_cost: exploring one vertex of the frontier (about
+ * 50 table look-ups and its share of a page), and one row by the exact scan
+ * (fetch aside).
+ */
+#define COST_EXPLORE 40.0
+#define COST_EXACT_ROW 20.0
+/* In units of random_page_cost: pages read on the way in, and one more row. */
+#define COST_APPROACH_PAGES 2.5
+#define COST_ROW_PAGES 0.1
+
+static void
+refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost)
+{
+	*startup_cost = get_float8_infinity();
+	*total_cost = get_float8_infinity();
+#if PG_VERSION_NUM >= 180000
+	path->path.disabled_nodes = 2;
+#endif
+}
+
+/* Is the distance equal to something else?  A merge join could use that. */
+static bool
+is_equated(const EquivalenceClass *class)
+{
+	int own = 0;
+	ListCell *cell;
+
+	foreach (cell, class->ec_members)
+		own += !lfirst_node(EquivalenceMember, cell)->em_is_child;
+	return own > 1 || class->ec_sources != NIL;
+}
+
+/* True when nothing but the order of the answer depends on our order. */
+static bool
+only_orders(PlannerInfo *root, IndexPath *path)
+{
+	PathKey *key;
+
+	if (path->indexorderbys == NIL || path->path.pathkeys == NIL)
+		return false;
+	if (root->parse->groupClause != NIL || root->parse->distinctClause != NIL ||
+		root->parse->groupingSets != NIL || root->window_pathkeys != NIL ||
+		root->sort_pathkeys == NIL)
+		return false;
+	key = linitial_node(PathKey, path->path.pathkeys);
+	if (linitial_node(PathKey, root->sort_pathkeys) != key)
+		return false;
+	return !is_equated(key->pk_eclass);
+}
+
+void
+navis_costestimate(PlannerInfo *root, IndexPath *path, double loop_count,
+				   Cost *startup_cost, Cost *total_cost,
+				   Selectivity *selectivity, double *correlation, double *pages)
+{
+	IndexOptInfo *index = path->indexinfo;
+	double rows = Max(index->tuples, 1.0);
+	double list = Min((double) navis_search_list_size, rows);
+
+	*selectivity = 1.0;
+	*correlation = 0.0;
+	*pages = index->pages;
+	if (!only_orders(root, path))
+	{
+		refuse(path, startup_cost, total_cost);
+		return;
+	}
+	if (navis_engine_status() != NAVIS_ENGINE_RUNNING)
+	{
+		/* The exact scan: journal, every row, a sort, then the first one. */
+		Cost sort = 2.0 * cpu_operator_cost * rows * log2(Max(rows, 2.0));
+
+		*startup_cost =
+			index->pages * seq_page_cost + sort +
+			rows * (cpu_operator_cost * COST_EXACT_ROW + cpu_tuple_cost +
+					random_page_cost * COST_ROW_PAGES);
+		*total_cost = *startup_cost + rows * cpu_index_tuple_cost;
+		return;
+	}
+	*startup_cost = list * cpu_operator_cost * COST_EXPLORE +
+					random_page_cost * COST_APPROACH_PAGES;
+	*total_cost = *startup_cost + rows * (random_page_cost * COST_ROW_PAGES +
+										  cpu_index_tuple_cost);
+}

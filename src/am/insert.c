@@ -1,0 +1,129 @@
+/*
+ * insert.c
+ *		aminsert: journal first, then the engine.
+ *
+ * When aminsert returns, every later search of this server finds the row
+ * (design, invariant 6): either the engine has taken the vector, or it knows
+ * that it has not got everything and scans answer exactly, or it does not have
+ * the index open and the next opening compares it with the journal.
+ *
+ * Nothing but an interrupt can come between append and publication, and an
+ * error here aborts the row: what stays is the entry of an aborted insert,
+ * which needs no vector.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "feed.h"
+
+/* The vector of the row, NULL if it has none. */
+typedef struct NavisNewRow
+{
+	const float *vector;
+	uint32 dim;
+	uint64 hash; /* 0: nothing for the engine */
+} NavisNewRow;
+
+/*
+ * Checks the value against the index, whose dimensions the first row sets.
+ */
+static void
+examine_row(Relation index, Datum value, bool isnull, NavisNewRow *row)
+{
+	NavisMeta meta;
+
+	memset(row, 0, sizeof(NavisNewRow));
+	if (isnull)
+		return;
+	navis_meta_read(index, &meta);
+	row->vector =
+		navis_vector_from_datum(value, meta.element_type, 0, &row->dim);
+	row->hash = navis_journal_hash(meta.metric, row->vector, row->dim);
+	while (meta.dim != row->dim && !navis_meta_set_dimensions(index, row->dim))
+	{
+		/* Ends in the error that names both, unless it changes just now. */
+		navis_meta_read(index, &meta);
+		(void) navis_vector_from_datum(value, meta.element_type, meta.dim,
+									   &row->dim);
+	}
+}
+
+/* Fills and submits one INSERT request; the status is the engine's. */
+static nv_status
+publish_once(nv_request *request, const NavisNewRow *row,
+			 const NavisAppended *appended)
+{
+	nv_req_insert *insert = &request->u.insert;
+
+	insert->element = appended->element;
+	insert->generation = appended->generation;
+	insert->hash = row->hash;
+	insert->lsn = appended->lsn;
+	insert->dim = row->dim;
+	insert->from_heap = 0;
+	memcpy(request->data, row->vector, row->dim * sizeof(float));
+	return navis_request_call(request, NULL, NULL);
+}
+
+/*
+ * Tells the engine, and a new engine again if it changes meanwhile (an insert
+ * is idempotent by element and generation).
+ */
+static void
+publish(Relation index, const NavisNewRow *row, const NavisAppended *appended)
+{
+	nv_key key;
+
+	navis_make_key(&key, appended->identity);
+	for (;;)
+	{
+		uint64 incarnation = navis_engine_incarnation();
+		nv_request *request = navis_request_begin(NV_REQ_INSERT, &key);
+		nv_status status;
+
+		if (request == NULL)
+		{
+			navis_warn_no_engine(navis_engine_status());
+			return;
+		}
+		status = publish_once(request, row, appended);
+		if (status == NV_OK)
+			return;
+		/* Not open there: whoever opens it finds the row in the journal. */
+		if (status == NV_ENOENT)
+			return;
+		/* The engine has marked the index as not usable. */
+		if (status == NV_ELIMIT)
+		{
+			navis_warn_pending_full(index);
+			return;
+		}
+		if (status != NV_EUNUSABLE)
+			navis_request_error(request, status, "could not insert into index");
+		if (navis_engine_incarnation() == incarnation)
+			return;
+	}
+}
+
+bool
+navis_insert(Relation index, Datum *values, bool *isnull, ItemPointer tid,
+			 Relation heap, IndexUniqueCheck unique, bool unchanged,
+			 IndexInfo *info)
+{
+	MemoryContext context = AllocSetContextCreate(
+		CurrentMemoryContext, "navis insert", ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	NavisNewRow row;
+	NavisAppended appended;
+
+	do
+		examine_row(index, values[0], isnull[0], &row);
+	while (!navis_journal_append(index, tid, row.hash, row.dim, &appended));
+	if (row.hash != 0)
+		publish(index, &row, &appended);
+
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	return false; /* not a unique index */
+}

@@ -1,0 +1,177 @@
+/*
+ * opening.c
+ *		Which way must a scan of this session go: through the graph, or the
+ *		exact scan?  Remembers usable indexes, opens others, asks for help.
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#include "catchup.h"
+#include "feed.h"
+
+/* A session asks for a background rebuild of an index no more often. */
+#define NAVIS_WANT_INTERVAL 10000 /* ms */
+
+/* What this session knows of an index. */
+typedef struct NavisKnown
+{
+	Oid index_oid; /* hash key */
+	bool ready;
+	uint64 incarnation; /* of the engine that said so */
+	uint8 identity[16];
+	TimestampTz wanted; /* when a helper was asked for */
+} NavisKnown;
+
+static HTAB *known_indexes = NULL;
+
+static NavisKnown *
+known_index(Oid index_oid)
+{
+	NavisKnown *known;
+	bool found;
+
+	if (known_indexes == NULL)
+	{
+		HASHCTL control = {0};
+
+		control.keysize = sizeof(Oid);
+		control.entrysize = sizeof(NavisKnown);
+		known_indexes = hash_create("navis open indexes", 16, &control,
+									HASH_ELEM | HASH_BLOBS);
+	}
+	known = hash_search(known_indexes, &index_oid, HASH_ENTER, &found);
+	if (!found)
+	{
+		memset(known, 0, sizeof(NavisKnown));
+		known->index_oid = index_oid;
+	}
+	return known;
+}
+
+void
+navis_open_forget(Oid index_oid)
+{
+	known_index(index_oid)->ready = false;
+}
+
+/* A row could not be fetched: nothing wrong is answered, and the log says why.
+ */
+static void
+log_failed_opening(Relation index, ErrorData *error)
+{
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("navis index \"%s\" is not usable, scans are exact: %s",
+					RelationGetRelationName(index), error->message),
+			 error->context ? errdetail_internal("%s", error->context) : 0));
+}
+
+/* Cancel, shutdown and exhausted resources are the session's business. */
+static bool
+is_about_session(int code)
+{
+	int category = ERRCODE_TO_CATEGORY(code);
+
+	return category == ERRCODE_OPERATOR_INTERVENTION ||
+		   category == ERRCODE_INSUFFICIENT_RESOURCES;
+}
+
+/*
+ * Catch-up runs users' functions and reads rows that the query may not see,
+ * in a subtransaction: their errors must not fail the query.
+ */
+static NavisOpening
+open_guarded(NavisSlice *slice, const nv_key *key)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile NavisOpening result = NAVIS_OPENING_LATER;
+
+	if (IsInParallelMode()) /* no subtransactions there */
+		return navis_opening_run(slice, key);
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		result = navis_opening_run(slice, key);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData *error;
+
+		if (is_about_session(geterrcode()))
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		log_failed_opening(slice->index, error);
+		navis_opening_failed(slice, key);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return result;
+}
+
+/* Not more often than necessary: every scan comes here meanwhile. */
+static void
+want_rebuild(NavisKnown *known)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (known->wanted != 0 &&
+		!TimestampDifferenceExceeds(known->wanted, now, NAVIS_WANT_INTERVAL))
+		return;
+	known->wanted = now;
+	navis_helper_wanted(MyDatabaseId);
+}
+
+NavisUse
+navis_open_index(Relation heap, Relation index, const NavisMeta *meta,
+				 nv_key *key)
+{
+	NavisEngineStatus status = navis_engine_status();
+	uint64 incarnation = navis_engine_incarnation();
+	NavisKnown *known;
+	NavisSlice slice;
+	NavisOpening opening;
+
+	navis_make_key(key, meta->identity);
+	if (status != NAVIS_ENGINE_RUNNING || incarnation == 0)
+	{
+		navis_warn_no_engine(status);
+		return NAVIS_USE_EXACT;
+	}
+	/* No vector yet; or a standby, whose engine does not follow yet. */
+	if (meta->dim == 0 || RecoveryInProgress())
+		return NAVIS_USE_EXACT;
+	known = known_index(RelationGetRelid(index));
+	if (known->ready && known->incarnation == incarnation &&
+		memcmp(known->identity, meta->identity, sizeof(known->identity)) == 0)
+		return NAVIS_USE_GRAPH;
+
+	navis_slice_session(&slice, heap, index, meta);
+	opening = open_guarded(&slice, key);
+	known = known_index(RelationGetRelid(index));
+	known->ready = opening == NAVIS_OPENING_READY;
+	known->incarnation = incarnation;
+	memcpy(known->identity, meta->identity, sizeof(known->identity));
+	if (opening == NAVIS_OPENING_FULL)
+		navis_warn_pending_full(index);
+	if (opening == NAVIS_OPENING_REBUILD)
+		want_rebuild(known);
+	return known->ready ? NAVIS_USE_GRAPH : NAVIS_USE_EXACT;
+}

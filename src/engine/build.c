@@ -1,0 +1,1020 @@
+/*
+ * build.c
+ *		CREATE INDEX and rebuilds: rows streamed into memory, then trained,
+ *		linked, placed, written and published.
+ *
+ * Rows that are equal byte for byte share a vertex.  Everything is checked
+ * against navis.build_memory before the first file is made.  A rebuild runs
+ * beside searches of the old body; what is deleted meanwhile is noted, and
+ * the new body takes the old one's place in one step.
+ *
+ * Source: design.md sections 3 (vertex), 4, 6; algorithms.md section 2.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "engine_internal.h"
+
+#define ROW_ALIGN 16    /* floats; rows start at cache lines */
+#define NO_ROW UINT32_MAX
+#define BUILD_IDLE_NS (UINT64_C(600) * 1000000000u)
+#define MB(bytes) ((unsigned long long) ((bytes) >> 20))
+
+/* Memory that grows without copying: the kernel moves pages. */
+typedef struct growing
+{
+	uint8_t *base;
+	size_t size; /* mapped */
+} growing;
+
+struct nv_build
+{
+	nv_index *index;
+	nv_index_params params;
+	uint64_t owner;
+	uint64_t used_ns;
+	_Atomic bool cancelled;
+	bool running; /* a RUN is at work: it frees the build */
+	bool rebuild, placement_random;
+	uint32_t threads;
+	uint64_t memory;   /* navis.build_memory */
+	uint64_t reserved; /* of engine->build_bytes */
+
+	pthread_mutex_t lock; /* rows and deleted */
+	size_t stride;        /* floats between rows */
+	growing rows;         /* stored vectors of vertices */
+	growing hashes;       /* uint64_t a vertex */
+	growing entries;      /* nv_journal_entry an element */
+	growing vertex_of;    /* uint32_t an element */
+	uint32_t n_vertices;
+	uint64_t n_entries;
+	uint32_t *table; /* vertices by hash, open addressing */
+	uint64_t table_size;
+	nv_element_ref *deleted;
+	uint32_t n_deleted, deleted_room;
+};
+
+/* --- memory ---------------------------------------------------------------------- */
+
+static bool
+grow(growing *g, size_t need)
+{
+	size_t size = g->size == 0 ? (1u << 20) : g->size;
+	void *p;
+
+	if (need <= g->size)
+		return true;
+	while (size < need)
+		size += size / 2;
+	size = nv_round_up(size, NV_BLOCK);
+	p = g->base == NULL
+			? mmap(NULL, size, PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+			: mremap(g->base, g->size, size, MREMAP_MAYMOVE);
+	if (p == MAP_FAILED)
+		return false;
+	g->base = p;
+	g->size = size;
+	return true;
+}
+
+static void
+release(growing *g)
+{
+	if (g->base != NULL)
+		munmap(g->base, g->size);
+	g->base = NULL;
+	g->size = 0;
+}
+
+/* What a build of n rows holds at its peak, bytes. */
+static uint64_t
+memory_needed(const nv_build *b, uint64_t n)
+{
+	uint64_t row = b->stride * sizeof(float) + sizeof(uint64_t) +
+				   sizeof(nv_journal_entry) + sizeof(uint32_t) +
+				   4 * sizeof(uint32_t) + NV_PQ_MAX_BYTES;
+
+	return n * row + nv_vamana_memory(n, b->params.max_degree, b->threads);
+}
+
+/* Holds the build's claim on build_memory to what n rows need. */
+static nv_status
+reserve_memory(nv_build *b, uint64_t n, bool estimate, nv_error *err)
+{
+	nv_engine *engine = b->index->engine;
+	uint64_t need = memory_needed(b, n), others;
+
+	if (need <= b->reserved)
+		return NV_OK;
+	others = atomic_fetch_add(&engine->build_bytes, need - b->reserved) -
+			 b->reserved;
+	if (others + need > b->memory)
+	{
+		atomic_fetch_sub(&engine->build_bytes, need - b->reserved);
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "building over %s%llu rows of %u dimensions needs "
+					   "%llu MB of memory, but navis.build_memory leaves "
+					   "%llu MB of its %llu MB",
+					   estimate ? "an estimated " : "at least ",
+					   (unsigned long long) n, b->params.dim, MB(need),
+					   others < b->memory ? MB(b->memory - others) : 0ull,
+					   MB(b->memory));
+	}
+	b->reserved = need;
+	return NV_OK;
+}
+
+static void
+build_free(nv_build *b)
+{
+	atomic_fetch_sub(&b->index->engine->build_bytes, b->reserved);
+	release(&b->rows);
+	release(&b->hashes);
+	release(&b->entries);
+	release(&b->vertex_of);
+	free(b->table);
+	free(b->deleted);
+	pthread_mutex_destroy(&b->lock);
+	nv_index_put(b->index);
+	free(b);
+}
+
+/*
+ * Takes the build out of its index.  A build for a new index leaves no trace:
+ * the index itself goes unless it is usable.
+ */
+static void
+detach(nv_build *b, bool succeeded)
+{
+	nv_index *index = b->index;
+	bool remove = false;
+
+	pthread_mutex_lock(&index->lock);
+	if (index->build == b)
+		index->build = NULL;
+	if (!succeeded && !b->rebuild)
+	{
+		index->dropped = true;
+		remove = true;
+	}
+	pthread_mutex_unlock(&index->lock);
+	if (remove)
+	{
+		char dir[NV_PATH];
+
+		nv_index_remove(index);
+		nv_sidecar_dir(index->engine, &index->key, dir);
+		(void) nv_remove_tree(dir, NULL);
+	}
+}
+
+void
+nv_build_cancel(nv_index *index)
+{
+	if (index->build != NULL)
+		atomic_store(&index->build->cancelled, true);
+}
+
+void
+nv_build_note_delete(nv_build *b, nv_element_ref ref)
+{
+	pthread_mutex_lock(&b->lock);
+	if (b->n_deleted == b->deleted_room)
+	{
+		uint32_t room = NV_MAX(2 * b->deleted_room, 1024u);
+		nv_element_ref *grown = realloc(b->deleted, room * sizeof(*grown));
+
+		if (grown == NULL)
+			atomic_store(&b->cancelled, true); /* it could bring rows back */
+		else
+		{
+			b->deleted = grown;
+			b->deleted_room = room;
+		}
+	}
+	if (b->n_deleted < b->deleted_room)
+		b->deleted[b->n_deleted++] = ref;
+	pthread_mutex_unlock(&b->lock);
+}
+
+/* --- BEGIN, ABORT ------------------------------------------------------------------- */
+
+static bool
+valid_params(const nv_index_params *p)
+{
+	return p->dim >= 1 && p->dim <= NV_MAX_DIM &&
+		   p->metric >= NV_METRIC_L2 && p->metric <= NV_METRIC_COSINE &&
+		   p->max_degree >= 4 && p->max_degree <= NV_MAX_DEGREE &&
+		   p->build_list_size >= 4 && p->alpha >= 1.0f && p->alpha <= 4.0f &&
+		   p->pq_bytes <= NV_PQ_MAX_BYTES && p->entrance_degree >= 4 &&
+		   p->entrance_ratio > 0 && p->entrance_ratio <= 1;
+}
+
+static nv_status
+build_new(nv_index *index, const nv_request *request, nv_build **out,
+		  nv_error *err)
+{
+	const nv_req_build *ask = &request->u.build;
+	uint32_t gdim = nv_gspace_dim((nv_metric) ask->params.metric,
+								  ask->params.dim);
+	nv_build *b = nv_alloc(sizeof(*b));
+	nv_status status;
+
+	if (b == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory for a build");
+	b->index = index;
+	atomic_fetch_add(&index->refs, 1);
+	b->params = ask->params;
+	b->owner = request->owner;
+	b->used_ns = nv_now_ns();
+	b->rebuild = ask->rebuild != 0;
+	b->placement_random = ask->placement_random != 0;
+	b->threads = NV_MAX(1u, NV_MIN(ask->threads, 64u));
+	b->memory = ask->build_memory;
+	b->stride = nv_round_up(gdim, ROW_ALIGN);
+	pthread_mutex_init(&b->lock, NULL);
+	status = reserve_memory(b, NV_MAX(ask->expected_rows, 1u), true, err);
+	if (status != NV_OK)
+	{
+		build_free(b);
+		return status;
+	}
+	*out = b;
+	return NV_OK;
+}
+
+/* The index gets ready to take rows while the build runs. */
+static nv_status
+attach(nv_index *index, nv_build *b, nv_error *err)
+{
+	nv_status status = NV_OK;
+
+	pthread_mutex_lock(&index->lock);
+	if (index->dropped)
+		status = nv_fail(err, NV_ENOENT, 0, "index was dropped");
+	else if (index->build != NULL)
+		status = nv_fail(err, NV_EBUSY, 0,
+						 "another build of this index is running");
+	else if (index->pending == NULL)
+	{
+		index->params = b->params;
+		index->pending =
+			nv_pending_create(b->params.dim, &index->engine->pending_bytes,
+							  index->engine->config.pending_memory);
+		if (index->pending == NULL)
+			status = nv_fail(err, NV_ENOMEM, 0, "no memory for an index");
+	}
+	else if (index->params.dim != b->params.dim)
+		status = nv_fail(err, NV_EINVAL, 0, "index has %u dimensions, not %u",
+						 index->params.dim, b->params.dim);
+	if (status == NV_OK)
+	{
+		index->build = b;
+		if (!b->rebuild)
+			index->loaded = true; /* nothing on disk yet */
+	}
+	pthread_mutex_unlock(&index->lock);
+	return status;
+}
+
+void
+nv_job_build_begin(nv_engine *engine, nv_job *job)
+{
+	nv_request *request = job->request;
+	nv_index *index = NULL;
+	nv_build *b = NULL;
+	nv_error err = {0};
+	nv_status status;
+
+	if (!valid_params(&request->u.build.params))
+		status = nv_fail(&err, NV_EINVAL, 0, "index options out of bounds");
+	else if ((index = nv_index_get(engine, &request->key, true)) == NULL)
+		status = nv_fail(&err, NV_ELIMIT, 0, "more than %d indexes are open",
+						 NV_MAX_INDEXES);
+	else
+		status = build_new(index, request, &b, &err);
+	if (status == NV_OK)
+	{
+		status = attach(index, b, &err);
+		if (status != NV_OK)
+			build_free(b);
+	}
+	else if (index != NULL && !request->u.build.rebuild)
+		nv_index_remove(index);
+	nv_index_put(index);
+	nv_answer(engine, request, status, &err);
+}
+
+/* The build of a key that nobody runs; claims it for RUN, ADD or ABORT. */
+static nv_build *
+find_build(nv_engine *engine, const nv_request *request, bool run,
+		   nv_error *err)
+{
+	nv_index *index = nv_index_get(engine, &request->key, false);
+	nv_build *b = NULL;
+
+	if (index != NULL)
+	{
+		pthread_mutex_lock(&index->lock);
+		b = index->build;
+		if (b != NULL && (b->owner != request->owner || b->running))
+			b = NULL;
+		if (b != NULL)
+		{
+			b->used_ns = nv_now_ns();
+			b->running = run;
+		}
+		pthread_mutex_unlock(&index->lock);
+		nv_index_put(index);
+	}
+	if (b == NULL)
+		nv_fail(err, NV_ENOENT, 0, "no such build");
+	return b;
+}
+
+void
+nv_job_build_abort(nv_engine *engine, nv_job *job)
+{
+	nv_error err = {0};
+	nv_build *b = find_build(engine, job->request, true, &err);
+
+	if (b != NULL)
+	{
+		detach(b, false);
+		build_free(b);
+	}
+	nv_answer(engine, job->request, NV_OK, NULL);
+}
+
+/*
+ * A backend that died between two requests leaves its build behind; so does
+ * one that waits for I/O that long, which is told "no such build".
+ */
+void
+nv_builds_expire(nv_engine *engine)
+{
+	uint64_t now = nv_now_ns();
+
+	for (uint32_t i = 0; i < NV_MAX_INDEXES; i++)
+	{
+		nv_build *dead = NULL;
+
+		pthread_mutex_lock(&engine->lock);
+		for (nv_index *x = engine->table[i]; x != NULL && dead == NULL;
+			 x = x->hash_next)
+		{
+			pthread_mutex_lock(&x->lock);
+			if (x->build != NULL && !x->build->running &&
+				(now - x->build->used_ns > BUILD_IDLE_NS ||
+				 atomic_load(&x->build->cancelled)))
+			{
+				dead = x->build;
+				dead->running = true;
+			}
+			pthread_mutex_unlock(&x->lock);
+		}
+		pthread_mutex_unlock(&engine->lock);
+		if (dead != NULL)
+		{
+			detach(dead, false);
+			build_free(dead);
+		}
+	}
+}
+
+/* --- ADD -------------------------------------------------------------------------------- */
+
+static inline float *
+row_of(const nv_build *b, uint32_t vertex)
+{
+	return (float *) b->rows.base + (size_t) vertex * b->stride;
+}
+
+static inline uint64_t
+hash_of(const nv_build *b, uint32_t vertex)
+{
+	return ((const uint64_t *) b->hashes.base)[vertex];
+}
+
+static void
+table_add(nv_build *b, uint32_t vertex)
+{
+	uint64_t i = hash_of(b, vertex) & (b->table_size - 1);
+
+	while (b->table[i] != NO_ROW)
+		i = (i + 1) & (b->table_size - 1);
+	b->table[i] = vertex;
+}
+
+static bool
+table_grow(nv_build *b)
+{
+	uint64_t size = NV_MAX(b->table_size * 2, UINT64_C(4096));
+	uint32_t *table = malloc(size * sizeof(*table));
+
+	if (table == NULL)
+		return false;
+	memset(table, 0xff, size * sizeof(*table));
+	free(b->table);
+	b->table = table;
+	b->table_size = size;
+	for (uint32_t v = 0; v < b->n_vertices; v++)
+		table_add(b, v);
+	return true;
+}
+
+/* The vertex with these bytes, or NO_ROW. */
+static uint32_t
+find_equal(const nv_build *b, uint64_t hash, const float *vector)
+{
+	uint64_t i;
+
+	if (b->table_size == 0)
+		return NO_ROW;
+	for (i = hash & (b->table_size - 1); b->table[i] != NO_ROW;
+		 i = (i + 1) & (b->table_size - 1))
+		if (hash_of(b, b->table[i]) == hash &&
+			memcmp(row_of(b, b->table[i]), vector,
+				   b->params.dim * sizeof(float)) == 0)
+			return b->table[i];
+	return NO_ROW;
+}
+
+static nv_status
+add_row(nv_build *b, const nv_journal_entry *entry, const float *vector,
+		nv_error *err)
+{
+	uint32_t vertex = find_equal(b, entry->hash, vector);
+	uint64_t v = b->n_vertices;
+	bool ok = grow(&b->entries, (b->n_entries + 1) * sizeof(*entry)) &&
+			  grow(&b->vertex_of, (b->n_entries + 1) * sizeof(uint32_t));
+
+	if (ok && vertex == NO_ROW)
+	{
+		if (v >= NV_MAX_VERTICES)
+			return nv_fail(err, NV_ELIMIT, 0, "more than %u distinct vectors",
+						   NV_MAX_VERTICES);
+		ok = grow(&b->rows, (v + 1) * b->stride * sizeof(float)) &&
+			 grow(&b->hashes, (v + 1) * sizeof(uint64_t)) &&
+			 ((v + 1) * 2 <= b->table_size || table_grow(b));
+		if (ok)
+		{
+			vertex = b->n_vertices++;
+			memcpy(row_of(b, vertex), vector, b->params.dim * sizeof(float));
+			((uint64_t *) b->hashes.base)[vertex] = entry->hash;
+			table_add(b, vertex);
+		}
+	}
+	if (!ok)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory to build over %llu rows",
+					   (unsigned long long) b->n_entries + 1);
+	((nv_journal_entry *) b->entries.base)[b->n_entries] = *entry;
+	((uint32_t *) b->vertex_of.base)[b->n_entries] = vertex;
+	b->n_entries++;
+	return NV_OK;
+}
+
+static nv_status
+add_rows(nv_build *b, const nv_request *request, nv_error *err)
+{
+	size_t bytes = nv_round_up(sizeof(nv_journal_entry) +
+								   b->params.dim * sizeof(float),
+							   8);
+	uint32_t n = request->u.build.n;
+	nv_status status = NV_OK;
+
+	if ((uint64_t) n * bytes > NV_REQUEST_DATA)
+		return nv_fail(err, NV_EINVAL, 0, "%u rows in one request", n);
+	status = reserve_memory(b, b->n_entries + n, false, err);
+	for (uint32_t i = 0; i < n && status == NV_OK; i++)
+	{
+		const uint8_t *p = request->data + i * bytes;
+		nv_journal_entry entry;
+
+		memcpy(&entry, p, sizeof(entry));
+		status = add_row(b, &entry, (const float *) (p + sizeof(entry)), err);
+	}
+	return status;
+}
+
+void
+nv_request_build_add(nv_engine *engine, nv_request *request)
+{
+	nv_error err = {0};
+	nv_build *b = find_build(engine, request, false, &err);
+	nv_status status = NV_ENOENT;
+
+	if (b != NULL)
+	{
+		pthread_mutex_lock(&b->lock);
+		status = add_rows(b, request, &err);
+		pthread_mutex_unlock(&b->lock);
+	}
+	nv_answer(engine, request, status, &err);
+}
+
+/* --- RUN ---------------------------------------------------------------------------------- */
+
+/* One RUN's tools. */
+typedef struct run
+{
+	nv_build *b;
+	nv_engine *engine;
+	nv_request *request;
+	char dir[NV_PATH];
+	uint32_t generation;
+	nv_store *store;
+	nv_pq *pq;
+	nv_pq_report pq_report;
+	nv_gspace gspace;
+	nv_graph graph;
+	uint32_t *page;
+	uint32_t pages;
+	nv_entrance *entrance;
+	nv_body *body;
+	float average_degree, placement_quality;
+	uint64_t phase_started;
+} run;
+
+static bool
+run_cancelled(void *arg)
+{
+	run *r = arg;
+
+	return atomic_load(&r->b->cancelled) ||
+		   atomic_load(&r->engine->stopping) || nv_abandoned(r->request);
+}
+
+static void
+enter_phase(run *r, nv_build_phase phase, uint64_t total, double *seconds)
+{
+	uint64_t now = nv_now_ns();
+
+	if (seconds != NULL)
+		*seconds += (double) (now - r->phase_started) / 1e9;
+	r->phase_started = now;
+	atomic_store(&r->request->done, 0);
+	atomic_store(&r->request->total, total);
+	atomic_store(&r->request->phase, phase);
+}
+
+static nv_status
+check_cancel(run *r, nv_error *err)
+{
+	return run_cancelled(r)
+			   ? nv_fail(err, NV_ECANCELLED, 0, "build cancelled")
+			   : NV_OK;
+}
+
+/* Directory, marker and empty store. */
+static nv_status
+make_store(run *r, nv_error *err)
+{
+	nv_build *b = r->b;
+	nv_store_params params = {
+		.key = b->index->key,
+		.relfilenode = b->params.relfilenode,
+		.index_oid = b->params.index_oid,
+		.dim = b->params.dim,
+		.vector_bytes = b->params.dim * (uint32_t) sizeof(float),
+		.max_degree = b->params.max_degree,
+	};
+	nv_status status = nv_sidecar_create(r->engine, &b->index->key,
+										 &b->params, err);
+
+	if (status != NV_OK)
+		return status;
+	pthread_mutex_lock(&b->index->lock);
+	r->generation = b->index->next_generation++;
+	pthread_mutex_unlock(&b->index->lock);
+	nv_sidecar_generation_dir(r->engine, &b->index->key, r->generation,
+							  r->dir);
+	(void) nv_remove_tree(r->dir, NULL); /* of a build that was killed */
+	if (mkdir(r->dir, 0700) != 0)
+		return nv_fail(err, errno == ENOSPC ? NV_ENOSPC : NV_EIO, errno,
+					   "could not create directory \"%s\": %s", r->dir,
+					   strerror(errno));
+	return nv_store_create(r->dir, &params, r->engine->cache, &r->store, err);
+}
+
+/* Stored vectors go to disk as they are; then rows move into graph space. */
+static nv_status
+write_vectors(run *r, nv_error *err)
+{
+	nv_build *b = r->b;
+	nv_status status;
+
+	enter_phase(r, NV_PHASE_WRITE, b->n_vertices, NULL);
+	status = nv_store_bulk_vectors(r->store, b->rows.base,
+								   b->stride * sizeof(float),
+								   (const uint64_t *) b->hashes.base,
+								   b->n_vertices, err);
+	if (status != NV_OK)
+		return status;
+	nv_gspace_learn(&r->gspace, (nv_metric) b->params.metric, b->params.dim,
+					row_of(b, 0), b->stride, b->n_vertices);
+	for (uint32_t v = 0; v < b->n_vertices; v++)
+		nv_gspace_row(&r->gspace, row_of(b, v), row_of(b, v));
+	return check_cancel(r, err);
+}
+
+static nv_status
+make_codes(run *r, nv_error *err)
+{
+	nv_build *b = r->b;
+	nv_req_build *answer = &r->request->u.build;
+	nv_pq_params params = {
+		.bytes = b->params.pq_bytes,
+		.threads = b->threads,
+		.seed = 1,
+		.cancel = run_cancelled,
+		.cancel_arg = r,
+	};
+	uint8_t *codes;
+	nv_status status;
+
+	enter_phase(r, NV_PHASE_TRAIN, 0, &answer->seconds_write);
+	status = nv_pq_train(&params, row_of(b, 0), b->stride, b->n_vertices,
+						 r->gspace.gdim, &r->pq, &r->pq_report, err);
+	if (status != NV_OK)
+		return status;
+	enter_phase(r, NV_PHASE_ENCODE, b->n_vertices, &answer->seconds_train);
+	codes = nv_alloc_array(b->n_vertices, nv_pq_stride(r->pq));
+	if (codes == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory for %u codes",
+					   b->n_vertices);
+	status = nv_pq_encode_many(r->pq, row_of(b, 0), b->stride, b->n_vertices,
+							   codes, b->threads, run_cancelled, r, err);
+	if (status == NV_OK)
+		status = nv_store_set_code_stride(r->store, nv_pq_stride(r->pq), err);
+	if (status == NV_OK)
+		status = nv_store_bulk_codes(r->store, codes, err);
+	free(codes);
+	return status;
+}
+
+static nv_status
+make_graph(run *r, nv_error *err)
+{
+	nv_build *b = r->b;
+	nv_req_build *answer = &r->request->u.build;
+	nv_vamana_params params = {
+		.max_degree = b->params.max_degree,
+		.list_size = b->params.build_list_size,
+		.alpha = b->params.alpha,
+		.fill_to = NV_BUILD_FILL(b->params.max_degree),
+		.threads = b->threads,
+		.done = &r->request->done,
+		.cancel = run_cancelled,
+		.cancel_arg = r,
+	};
+	nv_status status;
+
+	enter_phase(r, NV_PHASE_LINK, b->n_vertices, &answer->seconds_train);
+	status = nv_vamana_build(&params, row_of(b, 0), b->stride, b->n_vertices,
+							 r->gspace.gdim, &r->graph, err);
+	if (status != NV_OK)
+		return status;
+	r->average_degree =
+		(float) r->graph.offset[r->graph.n] / (float) r->graph.n;
+	enter_phase(r, NV_PHASE_PLACE, 0, &answer->seconds_link);
+	r->page = nv_alloc_array(b->n_vertices, sizeof(*r->page));
+	if (r->page == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory to place %u lists",
+					   b->n_vertices);
+	status = nv_place(&r->graph, 0, b->placement_random, b->threads, 1,
+					  run_cancelled, r, r->page, &r->pages, err);
+	if (status != NV_OK)
+		return status;
+	r->placement_quality =
+		(float) nv_place_quality(&r->graph, r->page, r->pages);
+	enter_phase(r, NV_PHASE_ENTRANCE, 0, &answer->seconds_place);
+	return nv_entrance_build(row_of(b, 0), b->stride, b->n_vertices,
+							 r->gspace.gdim, b->params.entrance_ratio,
+							 b->params.entrance_degree, b->params.alpha,
+							 b->threads, 1, run_cancelled, r, &r->entrance,
+							 err);
+}
+
+/* A blob from something that says its size and then saves itself. */
+static nv_status
+set_blobs(run *r, nv_error *err)
+{
+	size_t pq_size = nv_pq_saved_size(r->pq);
+	size_t ent_size = nv_entrance_saved_size(r->entrance);
+	uint8_t *bytes = nv_alloc(NV_MAX(pq_size, ent_size));
+	nv_meta_blob meta;
+	nv_status status;
+
+	if (bytes == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory for the codebook");
+	memset(&meta, 0, sizeof(meta)); /* padding is written too */
+	meta.version = NV_META_VERSION;
+	meta.medoid = r->graph.medoid;
+	meta.params = r->b->params;
+	meta.gspace = r->gspace;
+	meta.pq_rotated = r->pq_report.rotated;
+	meta.pq_recall = (float) r->pq_report.recall;
+	meta.average_degree = r->average_degree;
+	meta.placement_quality = r->placement_quality;
+	nv_pq_save(r->pq, bytes);
+	status = nv_store_set_blob(r->store, NV_BLOB_CODEBOOK, bytes, pq_size,
+							   err);
+	if (status == NV_OK)
+	{
+		nv_entrance_save(r->entrance, bytes);
+		status = nv_store_set_blob(r->store, NV_BLOB_ENTRANCE, bytes,
+								   ent_size, err);
+	}
+	if (status == NV_OK)
+		status = nv_store_set_blob(r->store, NV_BLOB_META,
+								   (const uint8_t *) &meta, sizeof(meta),
+								   err);
+	free(bytes);
+	return status;
+}
+
+static nv_status
+set_elements(run *r, nv_error *err)
+{
+	nv_build *b = r->b;
+	const nv_journal_entry *entries =
+		(const nv_journal_entry *) b->entries.base;
+	const uint32_t *vertex_of = (const uint32_t *) b->vertex_of.base;
+	nv_status status = NV_OK;
+
+	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
+		status = nv_store_set_element(r->store, entries[i].element,
+									  vertex_of[i], entries[i].generation,
+									  err);
+	return status;
+}
+
+static uint64_t
+build_cut(void *arg)
+{
+	return atomic_load(&((run *) arg)->b->index->lsn);
+}
+
+static nv_status
+build_flush(void *arg, uint64_t lsn, nv_error *err)
+{
+	run *r = arg;
+
+	return lsn == 0 ? NV_OK
+					: r->engine->port->flush_wal(r->engine->port->arg, lsn,
+												 err);
+}
+
+static nv_status
+write_graph(run *r, nv_error *err)
+{
+	nv_checkpoint_hooks hooks = {r, build_cut, build_flush};
+	nv_status status;
+
+	enter_phase(r, NV_PHASE_WRITE, r->pages, &r->request->u.build.seconds_place);
+	status = nv_store_bulk_edges(r->store, &r->graph, r->page, r->pages,
+								 run_cancelled, r, err);
+	if (status == NV_OK)
+		status = set_elements(r, err);
+	if (status == NV_OK)
+		status = set_blobs(r, err);
+	if (status == NV_OK)
+		status = nv_store_checkpoint(r->store, &hooks, err);
+	if (status == NV_OK)
+	{
+		nv_store *store = r->store;
+
+		r->store = NULL; /* the body has it, also on failure */
+		status = nv_body_create(r->engine, store, r->dir, r->generation,
+								&r->body, err);
+	}
+	if (r->body != NULL)
+		nv_body_get(r->body); /* one for the run, one for the index */
+	return status;
+}
+
+/* The default bucket's warm-up, so that the first query is a fast one. */
+static nv_status
+calibrate_default(run *r, nv_error *err)
+{
+	int bucket = nv_casr_bucket(NV_DEFAULT_K, NV_DEFAULT_LIST);
+	nv_ring *ring;
+	nv_status status;
+
+	enter_phase(r, NV_PHASE_CALIBRATE, r->engine->config.casr_warmup,
+				&r->request->u.build.seconds_write);
+	status = nv_ring_create((nv_io_method) r->engine->config.io_method,
+							NV_SEARCH_BUFFER, &ring, err);
+	if (status != NV_OK)
+		return status;
+	atomic_store(&r->body->wanted[bucket], 2);
+	status = nv_calibrate(r->body, bucket, ring, run_cancelled, r,
+						  &r->request->done, err);
+	nv_ring_destroy(ring);
+	return status;
+}
+
+static int
+compare_refs(const void *a, const void *b)
+{
+	const nv_element_ref *x = a, *y = b;
+
+	if (x->element != y->element)
+		return x->element < y->element ? -1 : 1;
+	return x->generation < y->generation	 ? -1
+		   : x->generation > y->generation ? 1
+											 : 0;
+}
+
+/*
+ * The new body takes its place: minus what was deleted since its rows were
+ * read, and what it holds is unlinked no more.  index->lock held.
+ */
+static nv_status
+take_place_locked(run *r, nv_error *err)
+{
+	nv_build *b = r->b;
+	nv_index *index = b->index;
+	const nv_journal_entry *entries =
+		(const nv_journal_entry *) b->entries.base;
+	nv_status status = NV_OK;
+
+	if (index->dropped)
+		return nv_fail(err, NV_ENOENT, 0, "index was dropped");
+	qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
+	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
+	{
+		nv_element_ref ref = {entries[i].element, entries[i].generation};
+
+		if (b->n_deleted > 0 &&
+			bsearch(&ref, b->deleted, b->n_deleted, sizeof(ref),
+					compare_refs) != NULL)
+			status = nv_body_drop_element(r->body, ref.element, err);
+	}
+	if (status != NV_OK)
+		return status;
+	if (index->body != NULL)
+	{
+		atomic_store(&index->body->remove_dir, true);
+		nv_body_put(index->body);
+	}
+	index->body = r->body;
+	nv_passes_free(index); /* they compared the old body */
+	for (uint64_t i = 0; i < b->n_entries; i++)
+		nv_pending_remove(index->pending, entries[i].element,
+						  entries[i].generation);
+	return NV_OK;
+}
+
+/* Too few rows for codes: they stay in memory and are compared exactly. */
+static nv_status
+keep_pending_locked(run *r, nv_error *err)
+{
+	nv_build *b = r->b;
+	const nv_journal_entry *entries =
+		(const nv_journal_entry *) b->entries.base;
+	const uint32_t *vertex_of = (const uint32_t *) b->vertex_of.base;
+	nv_status status = NV_OK;
+
+	if (b->index->dropped)
+		return nv_fail(err, NV_ENOENT, 0, "index was dropped");
+	qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
+	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
+	{
+		nv_element_ref ref = {entries[i].element, entries[i].generation};
+
+		if (b->n_deleted > 0 &&
+			bsearch(&ref, b->deleted, b->n_deleted, sizeof(ref),
+					compare_refs) != NULL)
+			continue;
+		status = nv_pending_add(b->index->pending, &entries[i],
+								row_of(b, vertex_of[i]), err);
+		/* It stays right without: the index is not usable then. */
+		if (status == NV_ELIMIT)
+		{
+			b->index->state = NV_INDEX_FULL;
+			return NV_OK;
+		}
+	}
+	return status;
+}
+
+static nv_status
+take_place(run *r, nv_error *err)
+{
+	nv_index *index = r->b->index;
+	nv_status status;
+
+	pthread_mutex_lock(&index->lock);
+	if (atomic_load(&r->b->cancelled))
+		status = nv_fail(err, NV_ECANCELLED, 0, "build cancelled");
+	else if (r->body != NULL)
+		status = take_place_locked(r, err);
+	else
+		status = keep_pending_locked(r, err);
+	if (status == NV_OK)
+	{
+		/* A rebuild is usable when a walk has found nothing missing. */
+		if (r->b->rebuild)
+			index->state = NV_INDEX_OPENING;
+		else if (index->state != NV_INDEX_FULL)
+			index->state = NV_INDEX_READY;
+	}
+	pthread_mutex_unlock(&index->lock);
+	return status;
+}
+
+static nv_status
+run_build(run *r, nv_error *err)
+{
+	nv_status status = NV_OK;
+
+	if (r->b->n_vertices >= NV_MIN_GRAPH_ROWS)
+	{
+		status = make_store(r, err);
+		if (status == NV_OK)
+			status = write_vectors(r, err);
+		if (status == NV_OK)
+			status = make_codes(r, err);
+		if (status == NV_OK)
+			status = make_graph(r, err);
+		if (status == NV_OK)
+			status = write_graph(r, err);
+		if (status == NV_OK)
+			status = calibrate_default(r, err);
+	}
+	if (status == NV_OK)
+		status = check_cancel(r, err);
+	if (status == NV_OK)
+		status = take_place(r, err);
+	return status;
+}
+
+static void
+report(run *r)
+{
+	nv_req_build *answer = &r->request->u.build;
+
+	answer->rows = r->b->n_entries;
+	answer->vertices = r->body != NULL ? r->b->n_vertices : 0;
+	if (r->body == NULL)
+		return;
+	answer->pq_bytes = nv_pq_bytes(r->pq);
+	answer->pq_rotated = r->pq_report.rotated;
+	answer->pq_recall = (float) r->pq_report.recall;
+	answer->average_degree = r->average_degree;
+	answer->placement_quality = r->placement_quality;
+	answer->edge_pages = r->pages;
+	answer->entrance_members = nv_entrance_count(r->entrance);
+}
+
+/* A failed run removes what it wrote; of a new index, everything. */
+static void
+clean_up(run *r, nv_status status)
+{
+	if (r->body != NULL)
+	{
+		if (status != NV_OK)
+		{
+			atomic_store(&r->body->remove_dir, true);
+			nv_body_put(r->body);
+		}
+		nv_body_put(r->body);
+	}
+	if (r->store != NULL)
+		nv_store_close(r->store);
+	if (status != NV_OK && r->body == NULL && r->dir[0] != '\0')
+		(void) nv_remove_tree(r->dir, NULL);
+	nv_pq_free(r->pq);
+	nv_graph_free(&r->graph);
+	nv_entrance_free(r->entrance);
+	free(r->page);
+}
+
+void
+nv_job_build_run(nv_engine *engine, nv_job *job)
+{
+	run r = {.engine = engine, .request = job->request};
+	nv_error err = {0};
+	nv_status status;
+
+	r.b = find_build(engine, job->request, true, &err);
+	if (r.b == NULL)
+	{
+		nv_answer(engine, job->request, NV_ENOENT, &err);
+		return;
+	}
+	r.phase_started = nv_now_ns();
+	nv_index_set_lsn(r.b->index, job->request->u.build.lsn);
+	status = run_build(&r, &err);
+	if (status == NV_OK)
+		report(&r);
+	enter_phase(&r, NV_PHASE_NONE, 0, NULL);
+	clean_up(&r, status);
+	detach(r.b, status == NV_OK);
+	build_free(r.b);
+	nv_answer(engine, job->request, status, &err);
+}

@@ -1,0 +1,77 @@
+/*
+ * cache.h
+ *		NAVIS-Cache: 4 KiB pages of edge files in host memory.
+ *
+ * Two regions.  New pages enter an LRU admission window (10 %); a page hit
+ * often enough inside the window moves to the mostly-frozen region (90 %),
+ * which evicts the page promoted earliest, whatever its hits.  Hits from
+ * search count toward a much higher threshold than hits from insertion.
+ * Partitioned by page, each partition with a latch of its own; no latch is
+ * held across I/O.
+ *
+ * Keys are (file, page); file is a number the caller never reuses while pages
+ * of it may be cached.
+ *
+ * Source: navis-system.txt, "NAVIS-Cache".
+ */
+#ifndef NAVIS_CACHE_H
+#define NAVIS_CACHE_H
+
+#include "navis/status.h"
+
+#define NV_PAGE 4096
+
+typedef struct nv_cache nv_cache;
+
+typedef struct nv_cache_params
+{
+	uint64_t bytes;          /* memory for pages and bookkeeping; 0 = off */
+	double window;           /* share of the admission window, 0.10 */
+	uint32_t promote;        /* hits in the window, insertion: 2 */
+	uint32_t promote_search; /* hits in the window, search: 16 */
+	bool plain_lru;          /* one LRU list instead (ablation) */
+	uint32_t partitions;     /* 0: chosen; 1 for tests against a model */
+} nv_cache_params;
+
+typedef struct nv_cache_stats
+{
+	uint64_t lookups, hits, fills, promotions, evictions, dropped_fills;
+	uint64_t pages, frozen_pages, capacity_pages, bytes;
+} nv_cache_stats;
+
+typedef enum nv_cache_user
+{
+	NV_CACHE_SEARCH,
+	NV_CACHE_INSERT
+} nv_cache_user;
+
+extern nv_status nv_cache_create(const nv_cache_params *params,
+								 nv_cache **cache, nv_error *err);
+extern void nv_cache_free(nv_cache *cache);
+
+/*
+ * Copies the page into out and counts a hit; false if it is not there, and
+ * then *ticket is set for a later nv_cache_fill.  With bytes = 0 always false.
+ */
+extern bool nv_cache_get(nv_cache *cache, uint32_t file, uint64_t page,
+						 nv_cache_user user, uint8_t *out, uint64_t *ticket);
+
+/*
+ * Offers a page that was read from disk.  Dropped when the page was written
+ * (nv_cache_written) since the ticket was drawn.
+ */
+extern void nv_cache_fill(nv_cache *cache, uint32_t file, uint64_t page,
+						  uint64_t ticket, const uint8_t *bytes);
+
+/*
+ * Write-through: replaces the copy if there is one, and makes tickets of this
+ * page stale.  Inserts nothing.
+ */
+extern void nv_cache_written(nv_cache *cache, uint32_t file, uint64_t page,
+							 const uint8_t *bytes);
+
+/* Forgets all pages of a file. */
+extern void nv_cache_forget(nv_cache *cache, uint32_t file);
+extern void nv_cache_get_stats(nv_cache *cache, nv_cache_stats *stats);
+
+#endif

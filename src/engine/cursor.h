@@ -1,0 +1,80 @@
+/*
+ * cursor.h
+ *		One scan in progress: graph results and unlinked rows merged in
+ *		distance order, in batches.
+ *
+ * A cursor gives every element at most once and never a distance smaller than
+ * one it gave before; what the graph finds too late is held back for the
+ * caller's final sweep (design, invariant 8).
+ */
+#ifndef NAVIS_CURSOR_H
+#define NAVIS_CURSOR_H
+
+#include "engine_internal.h"
+#include "visited.h"
+
+struct nv_cursor
+{
+	uint64_t id;    /* 0: not in the table */
+	uint64_t owner; /* of the request that made it */
+	bool busy;      /* a search thread works on it; cursor_lock */
+	bool doomed;    /* free it when it is no longer busy; cursor_lock */
+	uint64_t used_ns;
+
+	nv_index *index;
+	nv_body *body; /* NULL: rows without a graph only */
+	nv_search *search;
+	nv_req_search ask; /* options of the SEARCH request */
+	float *query;
+	uint32_t k_total; /* results asked of the graph so far */
+	bool started;
+	bool exhausted; /* the graph has nothing more */
+
+	nv_hit *pending; /* min-heap on distance */
+	uint32_t n_pending, pending_room;
+
+	nv_result *queue; /* graph results not given yet, nearest first */
+	uint32_t queue_n, queue_pos, queue_room;
+	nv_visited seen;  /* vertices that were queued or held back */
+	uint32_t vertex;  /* being given, or NV_NO_VERTEX */
+	uint32_t element; /* its element given last */
+	double vertex_distance;
+
+	double last; /* distance given last */
+	bool any;
+	uint32_t window, list_used;
+	nv_search_stats reported; /* counters already answered */
+	uint64_t io_ns, compute_ns, pending_compared;
+};
+
+/* A cursor for a SEARCH request; not in the table yet. */
+extern nv_status nv_cursor_create(nv_index *index, const nv_request *request,
+								  nv_cursor **cursor, nv_error *err);
+extern void nv_cursor_free(nv_cursor *cursor);
+
+/* Puts it in the table (drops the least recently used idle one if full). */
+extern nv_status nv_cursor_register(nv_engine *engine, nv_cursor *cursor);
+/* Takes a cursor for work; NULL: gone, another's, or busy. */
+extern nv_cursor *nv_cursor_take(nv_engine *engine, uint64_t id,
+								 uint64_t owner);
+/* Gives it back; frees it when drop or doomed. */
+extern void nv_cursor_give(nv_engine *engine, nv_cursor *cursor, bool drop);
+
+/* Compares the next slice of unlinked rows; true while there are more. */
+extern nv_status nv_cursor_pending_step(nv_cursor *cursor, uint32_t *from,
+										bool *more, nv_error *err);
+
+/* Starts or resumes the graph search for the next round. */
+extern nv_status nv_cursor_round(nv_cursor *cursor, uint8_t *buffer,
+								 nv_error *err);
+/* The round is done: queues what is new. */
+extern nv_status nv_cursor_collect(nv_cursor *cursor, nv_error *err);
+
+/*
+ * Gives up to room hits, in order; stops early when another round is needed
+ * (then *more_needed).
+ */
+extern uint32_t nv_cursor_emit(nv_cursor *cursor, nv_hit *out, uint32_t room,
+							   bool *more_needed);
+
+#endif

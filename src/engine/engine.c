@@ -1,0 +1,513 @@
+/*
+ * engine.c
+ *		Start and stop, thread pools, the housekeeper.
+ *
+ * Threads: search threads (searcher.c), a pool for requests that may block, a
+ * pool for builds, the calibrator (calibrate.c) and the housekeeper, which
+ * publishes checkpoints of changed indexes and drops what was left behind.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine_internal.h"
+
+#define HOUSEKEEPING_SECONDS 1
+#define MAX_SEARCH_THREADS 64
+
+void
+nv_config_defaults(nv_config *config)
+{
+	memset(config, 0, sizeof(*config));
+	config->search_threads = 4;
+	config->interleave = 4;
+	config->cache_size = UINT64_C(256) << 20;
+	config->cache_window = 0.10;
+	config->cache_promote = 2;
+	config->cache_promote_search = 16;
+	config->pending_memory = UINT64_C(64) << 20;
+	config->casr_warmup = 1000;
+	config->checkpoint_timeout = 300;
+	config->max_cursors = 1000;
+	config->cursor_idle = 300;
+	config->fsync = true;
+}
+
+bool
+nv_abandoned(const nv_request *request)
+{
+	return atomic_load_explicit(&request->state, memory_order_relaxed) ==
+		   NV_ABANDONED;
+}
+
+void
+nv_answer(nv_engine *engine, nv_request *request, nv_status status,
+		  const nv_error *err)
+{
+	request->status = status;
+	request->sys_errno = 0;
+	request->detail[0] = '\0';
+	if (status != NV_OK)
+	{
+		request->sys_errno = err != NULL ? err->sys_errno : 0;
+		snprintf(request->detail, sizeof(request->detail), "%s",
+				 err != NULL && err->detail[0] != '\0'
+					 ? err->detail
+					 : nv_status_name(status));
+	}
+	engine->port->finish(engine->port->arg, request);
+}
+
+/* --- pools ------------------------------------------------------------------- */
+
+static void *
+pool_main(void *arg)
+{
+	nv_pool *pool = arg;
+
+	for (;;)
+	{
+		nv_job *job;
+
+		pthread_mutex_lock(&pool->lock);
+		while (pool->head == NULL && !pool->closed)
+			pthread_cond_wait(&pool->cond, &pool->lock);
+		job = pool->head;
+		if (job != NULL && (pool->head = job->next) == NULL)
+			pool->tail = &pool->head;
+		pthread_mutex_unlock(&pool->lock);
+		if (job == NULL)
+			return NULL;
+		job->run(pool->engine, job);
+		free(job);
+	}
+}
+
+nv_status
+nv_submit_job(nv_engine *engine, nv_pool *pool,
+			  void (*run)(nv_engine *, nv_job *), nv_request *request,
+			  void *arg)
+{
+	nv_job *job = nv_alloc(sizeof(*job));
+	nv_status status = NV_ECANCELLED;
+
+	if (job == NULL)
+		return NV_ENOMEM;
+	job->run = run;
+	job->request = request;
+	job->arg = arg;
+	pthread_mutex_lock(&pool->lock);
+	if (!pool->closed && pool->n_threads > 0)
+	{
+		*pool->tail = job;
+		pool->tail = &job->next;
+		pthread_cond_signal(&pool->cond);
+		status = NV_OK;
+	}
+	pthread_mutex_unlock(&pool->lock);
+	if (status != NV_OK)
+		free(job);
+	return status;
+}
+
+static nv_status
+start_thread(pthread_t *thread, void *(*entry)(void *), void *arg,
+			 nv_error *err)
+{
+	int rc = pthread_create(thread, NULL, entry, arg);
+
+	return rc == 0 ? NV_OK
+				   : nv_fail(err, NV_ENOMEM, rc,
+							 "could not start a thread: %s", strerror(rc));
+}
+
+static nv_status
+start_pool(nv_engine *engine, nv_pool *pool, uint32_t n, nv_error *err)
+{
+	nv_status status = NV_OK;
+
+	nv_assert(n <= NV_LENGTH(pool->threads));
+	while (pool->n_threads < n && status == NV_OK)
+	{
+		status = start_thread(&pool->threads[pool->n_threads], pool_main,
+							  pool, err);
+		pool->n_threads += status == NV_OK;
+	}
+	return status;
+}
+
+static void
+init_pool(nv_engine *engine, nv_pool *pool)
+{
+	pool->engine = engine;
+	pool->tail = &pool->head;
+	pthread_mutex_init(&pool->lock, NULL);
+	pthread_cond_init(&pool->cond, NULL);
+}
+
+/* What is queued is still done; then the threads end. */
+static void
+stop_pool(nv_pool *pool)
+{
+	pthread_mutex_lock(&pool->lock);
+	pool->closed = true;
+	pthread_cond_broadcast(&pool->cond);
+	pthread_mutex_unlock(&pool->lock);
+	for (uint32_t i = 0; i < pool->n_threads; i++)
+		pthread_join(pool->threads[i], NULL);
+	pool->n_threads = 0;
+}
+
+/* --- files that rings must forget ------------------------------------------------ */
+
+static bool
+all_forgot(nv_engine *engine, uint64_t seq)
+{
+	for (uint32_t i = 0; i < engine->n_searchers; i++)
+		if (atomic_load(&engine->searchers[i].forgotten) < seq)
+			return false;
+	return true;
+}
+
+void
+nv_engine_forget(nv_engine *engine, nv_file *a, nv_file *b)
+{
+	uint64_t seq;
+
+	pthread_mutex_lock(&engine->forget_lock);
+	while (engine->forget_files[0] != NULL) /* somebody else's turn */
+		pthread_cond_wait(&engine->forget_cond, &engine->forget_lock);
+	engine->forget_files[0] = a;
+	engine->forget_files[1] = b;
+	seq = atomic_fetch_add(&engine->forget_seq, 1) + 1;
+	while (!all_forgot(engine, seq))
+	{
+		struct timespec until;
+
+		engine->port->kick(engine->port->arg);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += 10000000;
+		if (until.tv_nsec >= 1000000000)
+		{
+			until.tv_sec++;
+			until.tv_nsec -= 1000000000;
+		}
+		pthread_cond_timedwait(&engine->forget_cond, &engine->forget_lock,
+							   &until);
+	}
+	engine->forget_files[0] = engine->forget_files[1] = NULL;
+	pthread_cond_broadcast(&engine->forget_cond);
+	pthread_mutex_unlock(&engine->forget_lock);
+}
+
+/* --- housekeeping ------------------------------------------------------------------ */
+
+void
+nv_engine_wake(nv_engine *engine)
+{
+	pthread_mutex_lock(&engine->wake_lock);
+	pthread_cond_broadcast(&engine->wake_cond);
+	pthread_mutex_unlock(&engine->wake_lock);
+}
+
+/*
+ * A checkpoint that failed is never tried again on the same files: the last
+ * published one is opened anew and the journal tells what is missing.
+ */
+static void
+reset_index(nv_index *index, const nv_error *err)
+{
+	nv_log(NV_LOG_WARNING,
+		   "checkpoint of index %u of database %u failed: %s; it will be "
+		   "opened again at its last checkpoint",
+		   index->params.index_oid, index->key.database, err->detail);
+	pthread_mutex_lock(&index->lock);
+	nv_body_put(index->body);
+	index->body = NULL;
+	index->loaded = false;
+	index->state = NV_INDEX_OPENING;
+	nv_passes_free(index);
+	pthread_mutex_unlock(&index->lock);
+}
+
+/* All indexes, each with a reference; returns their number. */
+static uint32_t
+list_indexes(nv_engine *engine, nv_index ***out)
+{
+	nv_index **list;
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	list = malloc((engine->n_indexes + 1) * sizeof(*list));
+	for (uint32_t i = 0; list != NULL && i < NV_MAX_INDEXES; i++)
+		for (nv_index *x = engine->table[i]; x != NULL; x = x->hash_next)
+		{
+			atomic_fetch_add(&x->refs, 1);
+			list[n++] = x;
+		}
+	pthread_mutex_unlock(&engine->lock);
+	*out = list;
+	return n;
+}
+
+static bool
+index_dirty(nv_index *index)
+{
+	nv_body *body = nv_index_body(index);
+	nv_store_stats stats = {0};
+
+	if (body != NULL)
+		nv_store_get_stats(body->store, &stats);
+	nv_body_put(body);
+	return stats.dirty;
+}
+
+static void
+checkpoint_changed(nv_engine *engine, bool now)
+{
+	uint64_t timeout =
+		(uint64_t) engine->config.checkpoint_timeout * 1000000000u;
+	nv_index **list;
+	uint32_t n = list_indexes(engine, &list);
+
+	for (uint32_t i = 0; i < n; i++)
+	{
+		nv_error err;
+
+		if ((now || nv_now_ns() - list[i]->checkpointed_ns > timeout) &&
+			index_dirty(list[i]) &&
+			nv_index_checkpoint(list[i], &err) != NV_OK)
+			reset_index(list[i], &err);
+		nv_index_put(list[i]);
+	}
+	free(list);
+}
+
+static void *
+housekeeper_main(void *arg)
+{
+	nv_engine *engine = arg;
+
+	while (!atomic_load(&engine->stopping))
+	{
+		struct timespec until;
+
+		checkpoint_changed(engine, false);
+		nv_cursors_expire(engine);
+		nv_builds_expire(engine);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += HOUSEKEEPING_SECONDS;
+		pthread_mutex_lock(&engine->wake_lock);
+		if (!atomic_load(&engine->stopping))
+			pthread_cond_timedwait(&engine->wake_cond, &engine->wake_lock,
+								   &until);
+		pthread_mutex_unlock(&engine->wake_lock);
+	}
+	return NULL;
+}
+
+/* --- start ---------------------------------------------------------------------------- */
+
+static nv_status
+check_config(const nv_config *c, nv_error *err)
+{
+	if (c->search_threads < 1 || c->search_threads > MAX_SEARCH_THREADS)
+		return nv_fail(err, NV_EINVAL, 0, "search_threads is %u, not 1 to %d",
+					   c->search_threads, MAX_SEARCH_THREADS);
+	if (c->interleave < 1 || c->interleave > 32)
+		return nv_fail(err, NV_EINVAL, 0, "interleave is %u, not 1 to 32",
+					   c->interleave);
+	if (c->max_cursors < 1 || c->casr_warmup < 1 ||
+		c->casr_warmup > NV_CASR_MAX_WARMUP)
+		return nv_fail(err, NV_EINVAL, 0,
+					   "max_cursors is %u, casr_warmup is %u", c->max_cursors,
+					   c->casr_warmup);
+	return NV_OK;
+}
+
+static nv_status
+make_cache(nv_engine *engine, nv_error *err)
+{
+	nv_cache_params params = {
+		.bytes = engine->config.cache_size,
+		.window = engine->config.cache_window,
+		.promote = engine->config.cache_promote,
+		.promote_search = engine->config.cache_promote_search,
+	};
+
+	return nv_cache_create(&params, &engine->cache, err);
+}
+
+/* Finds out before threads start whether rings can be had, and of which kind. */
+static nv_status
+try_ring(nv_engine *engine, nv_error *err)
+{
+	nv_ring *ring;
+	nv_status status = nv_ring_create((nv_io_method) engine->config.io_method,
+									  NV_BLOCK, &ring, err);
+
+	if (status != NV_OK)
+		return status;
+	engine->uring = nv_ring_is_uring(ring);
+	nv_ring_destroy(ring);
+	return NV_OK;
+}
+
+static void
+init_locks(nv_engine *engine)
+{
+	pthread_mutex_init(&engine->lock, NULL);
+	pthread_mutex_init(&engine->wake_lock, NULL);
+	pthread_cond_init(&engine->wake_cond, NULL);
+	pthread_mutex_init(&engine->forget_lock, NULL);
+	pthread_cond_init(&engine->forget_cond, NULL);
+	pthread_mutex_init(&engine->cursor_lock, NULL);
+	init_pool(engine, &engine->jobs);
+	init_pool(engine, &engine->builders);
+}
+
+static nv_status
+start_threads(nv_engine *engine, nv_error *err)
+{
+	nv_status status = start_pool(engine, &engine->jobs, NV_JOB_THREADS, err);
+
+	if (status == NV_OK)
+		status = start_pool(engine, &engine->builders, NV_BUILD_THREADS, err);
+	if (status == NV_OK)
+	{
+		status = start_thread(&engine->housekeeper, housekeeper_main, engine,
+							  err);
+		engine->has_housekeeper = status == NV_OK;
+	}
+	if (status == NV_OK)
+	{
+		status = start_thread(&engine->calibrator, nv_calibrator_main, engine,
+							  err);
+		engine->has_calibrator = status == NV_OK;
+	}
+	while (status == NV_OK &&
+		   engine->n_searchers < engine->config.search_threads)
+	{
+		nv_searcher *s = &engine->searchers[engine->n_searchers];
+
+		s->engine = engine;
+		status = start_thread(&s->thread, nv_searcher_main, s, err);
+		engine->n_searchers += status == NV_OK;
+	}
+	return status;
+}
+
+nv_status
+nv_engine_start(const nv_config *config, const nv_port *port,
+				nv_engine **out, nv_error *err)
+{
+	nv_engine *engine;
+	sigset_t all, old;
+	nv_status status = check_config(config, err);
+
+	if (status != NV_OK)
+		return status;
+	engine = nv_alloc(sizeof(*engine));
+	if (engine == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory for the engine");
+	engine->config = *config;
+	engine->port = port;
+	engine->lock_fd = -1;
+	init_locks(engine);
+	engine->searchers =
+		nv_alloc_array(config->search_threads, sizeof(*engine->searchers));
+	engine->cursors =
+		nv_alloc_array(config->max_cursors, sizeof(*engine->cursors));
+	nv_io_set_fsync(config->fsync);
+	status = engine->searchers != NULL && engine->cursors != NULL
+				 ? nv_lock_directory(config->directory, &engine->lock_fd, err)
+				 : nv_fail(err, NV_ENOMEM, 0, "no memory for the engine");
+	if (status == NV_OK)
+		status = make_cache(engine, err);
+	if (status == NV_OK)
+		status = try_ring(engine, err);
+	if (status == NV_OK)
+	{
+		/* Signals belong to whoever started us; threads inherit the mask. */
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &old);
+		status = start_threads(engine, err);
+		pthread_sigmask(SIG_SETMASK, &old, NULL);
+	}
+	if (status != NV_OK)
+	{
+		nv_engine_stop(engine, false, 0);
+		return status;
+	}
+	*out = engine;
+	return NV_OK;
+}
+
+/* --- stop -------------------------------------------------------------------------------- */
+
+/* After all threads: closes what is open. */
+static void
+close_indexes(nv_engine *engine)
+{
+	nv_index **list;
+	uint32_t n;
+
+	nv_cursors_close_all(engine);
+	n = list_indexes(engine, &list);
+	for (uint32_t i = 0; i < n; i++)
+	{
+		nv_index_remove(list[i]);
+		nv_index_put(list[i]);
+	}
+	free(list);
+}
+
+static void
+cancel_builds(nv_engine *engine)
+{
+	nv_index **list;
+	uint32_t n = list_indexes(engine, &list);
+
+	for (uint32_t i = 0; i < n; i++)
+	{
+		pthread_mutex_lock(&list[i]->lock);
+		nv_build_cancel(list[i]);
+		pthread_mutex_unlock(&list[i]->lock);
+		nv_index_put(list[i]);
+	}
+	free(list);
+}
+
+void
+nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
+{
+	uint64_t deadline = nv_now_ns() + (uint64_t) timeout_ms * 1000000u;
+
+	atomic_store(&engine->stopping, true);
+	nv_engine_wake(engine);
+	engine->port->kick(engine->port->arg);
+	/* Bodies that die from here on wait for rings: they must still serve. */
+	stop_pool(&engine->builders);
+	if (engine->has_housekeeper)
+		pthread_join(engine->housekeeper, NULL);
+	if (engine->has_calibrator)
+		pthread_join(engine->calibrator, NULL);
+	for (uint32_t i = 0; i < engine->n_searchers; i++)
+	{
+		engine->port->kick(engine->port->arg);
+		pthread_join(engine->searchers[i].thread, NULL);
+	}
+	stop_pool(&engine->jobs);
+	cancel_builds(engine);
+	nv_builds_expire(engine);
+	if (checkpoint && nv_now_ns() < deadline)
+		checkpoint_changed(engine, true);
+	close_indexes(engine);
+	nv_cache_free(engine->cache);
+	free(engine->searchers);
+	free(engine->cursors);
+	if (engine->lock_fd >= 0)
+		close(engine->lock_fd);
+	free(engine);
+}

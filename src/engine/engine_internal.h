@@ -1,0 +1,296 @@
+/*
+ * engine_internal.h
+ *		What the files of the engine's facade share: the engine, its indexes,
+ *		their bodies, cursors and jobs.
+ *
+ * An index (nv_index) is what the engine knows about one key.  Its body
+ * (nv_body) is one finished graph with its sidecar; a rebuild replaces the
+ * body while searches go on in the old one.  Rows without a vertex in the body
+ * are pending: kept in memory and compared exactly.
+ *
+ * References: whoever uses an index or a body holds a reference; the last one
+ * to let go of a body hands it to a job, which closes files (rings first
+ * forget them) and removes the directory if it was superseded or dropped.
+ *
+ * Locking order: engine->lock -> index->lock -> pending lock; none is held
+ * across I/O.
+ */
+#ifndef NAVIS_ENGINE_INTERNAL_H
+#define NAVIS_ENGINE_INTERNAL_H
+
+#include "navis/engine.h"
+#include "navis/hash.h"
+#include "pending.h"
+#include "search.h"
+#include "util.h"
+
+#define NV_PATH 1280
+#define NV_MAX_INDEXES 4096
+#define NV_JOB_THREADS 4
+#define NV_BUILD_THREADS 2 /* builds that run at the same time */
+#define NV_NO_ELEMENT UINT32_MAX
+
+/* Lists are filled up to this by the build (engine-measurements.md 6.2). */
+#define NV_BUILD_FILL(max_degree) 0u
+
+/* Default bucket: calibrated as the last phase of a build. */
+#define NV_DEFAULT_K 10
+#define NV_DEFAULT_LIST 100
+
+typedef struct nv_index nv_index;
+
+/* One finished graph.  Immutable but for atomics and what store.h guards. */
+typedef struct nv_body
+{
+	_Atomic uint32_t refs;
+	nv_engine *engine;
+	char dir[NV_PATH];
+	_Atomic bool remove_dir; /* superseded or dropped: remove when closed */
+	nv_store *store;
+	nv_pq *pq;
+	nv_entrance *entrance;
+	nv_casr_table *casr;
+	nv_view view;
+	uint32_t n_vertices;
+	uint64_t n_elements;
+	_Atomic uint32_t *first; /* vertex -> an element, or NV_NO_ELEMENT */
+	_Atomic uint32_t *next;  /* element -> next of the same vertex */
+	_Atomic uint64_t dead_vertices;
+	_Atomic uint64_t damaged;
+	_Atomic uint32_t wanted[NV_CASR_K_BUCKETS * NV_CASR_L_BUCKETS];
+	_Atomic uint32_t calibrating;
+	/* from the meta blob */
+	uint32_t pq_rotated;
+	float pq_recall, average_degree, placement_quality;
+	uint32_t generation; /* number of its directory */
+} nv_body;
+
+/* One opener's walk over the journal. */
+typedef struct nv_pass
+{
+	uint64_t id;
+	uint64_t *confirmed; /* bitmap over the body's elements */
+	uint64_t n_bits;
+	uint64_t started_ns;
+	struct nv_pass *next;
+} nv_pass;
+
+typedef struct nv_build nv_build;
+
+struct nv_index
+{
+	_Atomic uint32_t refs;
+	nv_engine *engine;
+	nv_key key;
+	nv_index_params params;
+	pthread_mutex_t lock; /* state, body pointer, passes, build, deleted log */
+	uint32_t state;       /* nv_index_state, without BUILDING */
+	bool loaded;          /* the sidecar was looked at */
+	bool dropped;
+	nv_body *body; /* NULL: no graph */
+	nv_pass *passes;
+	nv_build *build; /* running */
+	uint32_t next_generation;
+	_Atomic uint64_t lsn; /* newest journal LSN handed over */
+	pthread_mutex_t load_lock;       /* serialises loading */
+	pthread_mutex_t checkpoint_lock; /* serialises checkpoints */
+	uint64_t checkpointed_ns;
+	uint64_t no_graph_ns; /* when the state became NO_GRAPH last */
+	nv_pending *pending;
+	_Atomic uint64_t searches;
+	nv_index *hash_next;
+};
+
+typedef struct nv_cursor nv_cursor;
+
+/* Work that may block; runs on a pool thread. */
+typedef struct nv_job
+{
+	void (*run)(nv_engine *engine, struct nv_job *job);
+	nv_request *request; /* or NULL */
+	void *arg;
+	struct nv_job *next;
+} nv_job;
+
+typedef struct nv_pool
+{
+	nv_engine *engine;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	nv_job *head, **tail;
+	pthread_t threads[NV_JOB_THREADS];
+	uint32_t n_threads;
+	bool closed; /* no new jobs; threads end when the queue is empty */
+} nv_pool;
+
+/* A search thread's place in the engine. */
+typedef struct nv_searcher
+{
+	nv_engine *engine;
+	pthread_t thread;
+	nv_ring *ring;
+	_Atomic uint64_t forgotten; /* forget requests it has served */
+} nv_searcher;
+
+struct nv_engine
+{
+	nv_config config;
+	const nv_port *port;
+	int lock_fd;
+	_Atomic bool stopping; /* cancel everything */
+	nv_cache *cache;
+	bool uring;
+
+	pthread_mutex_t lock; /* index table */
+	nv_index *table[NV_MAX_INDEXES];
+	uint32_t n_indexes;
+
+	nv_searcher *searchers;
+	uint32_t n_searchers;
+	nv_pool jobs, builders;
+	pthread_t housekeeper, calibrator;
+	bool has_housekeeper, has_calibrator;
+	pthread_mutex_t wake_lock; /* housekeeper and calibrator sleep on it */
+	pthread_cond_t wake_cond;
+
+	/* files that rings must forget before they are closed */
+	pthread_mutex_t forget_lock;
+	pthread_cond_t forget_cond;
+	nv_file *forget_files[2];
+	_Atomic uint64_t forget_seq;
+
+	/* cursors */
+	pthread_mutex_t cursor_lock;
+	nv_cursor **cursors; /* config.max_cursors */
+	uint32_t n_cursors;
+	uint64_t next_cursor;
+
+	_Atomic uint64_t next_pass;
+	_Atomic uint64_t pending_bytes; /* all indexes */
+	_Atomic uint64_t build_bytes;   /* reserved by running builds */
+};
+
+/* --- index.c ---------------------------------------------------------------- */
+
+/* Finds an index and takes a reference; create: makes an empty one. */
+extern nv_index *nv_index_get(nv_engine *engine, const nv_key *key,
+							  bool create);
+extern void nv_index_put(nv_index *index);
+/* Takes it out of the table; new requests no longer find it. */
+extern void nv_index_remove(nv_index *index);
+extern nv_body *nv_index_body(nv_index *index); /* with a reference, or NULL */
+extern void nv_index_set_lsn(nv_index *index, uint64_t lsn);
+/* Publishes a checkpoint of the body if there is one. */
+extern nv_status nv_index_checkpoint(nv_index *index, nv_error *err);
+
+extern void nv_request_insert(nv_engine *engine, nv_request *request);
+extern void nv_request_delete(nv_engine *engine, nv_request *request);
+extern void nv_request_info(nv_engine *engine, nv_request *request);
+
+/* --- body.c ------------------------------------------------------------------ */
+
+/*
+ * Makes a body over an opened store whose blobs are set (store is taken over,
+ * also on failure).
+ */
+extern nv_status nv_body_create(nv_engine *engine, nv_store *store,
+								const char *dir, uint32_t generation,
+								nv_body **body, nv_error *err);
+extern void nv_body_get(nv_body *body);
+extern void nv_body_put(nv_body *body);
+/* Takes an element out; its vertex dies with its last element. */
+extern nv_status nv_body_drop_element(nv_body *body, uint32_t element,
+									  nv_error *err);
+/* First live element of a vertex from a chain position on; or NO_ELEMENT. */
+extern uint32_t nv_body_element(const nv_body *body, uint32_t vertex,
+								uint32_t from);
+extern bool nv_body_has(const nv_body *body, uint32_t element,
+						uint32_t generation, uint64_t hash);
+/* ceil(list / (1 - d)) + 10 when d > 0 (navis-system.txt, "Deletion"). */
+extern uint32_t nv_widen(uint32_t list_size, uint64_t dead, uint64_t all);
+
+/* Meta blob: what a body knows beside store, codebook and entrance graph. */
+typedef struct nv_meta_blob
+{
+	uint32_t version; /* NV_META_VERSION */
+	uint32_t medoid;
+	nv_index_params params;
+	nv_gspace gspace;
+	uint32_t pq_rotated;
+	float pq_recall, average_degree, placement_quality;
+} nv_meta_blob;
+
+#define NV_META_VERSION 1
+
+/* --- opening.c ----------------------------------------------------------------- */
+
+extern void nv_job_open(nv_engine *engine, nv_job *job);
+extern void nv_request_reconcile(nv_engine *engine, nv_request *request);
+extern void nv_job_opened(nv_engine *engine, nv_job *job);
+extern void nv_passes_free(nv_index *index);
+
+/* --- build.c ------------------------------------------------------------------- */
+
+extern void nv_job_build_begin(nv_engine *engine, nv_job *job);
+extern void nv_request_build_add(nv_engine *engine, nv_request *request);
+extern void nv_job_build_run(nv_engine *engine, nv_job *job);
+extern void nv_job_build_abort(nv_engine *engine, nv_job *job);
+/* Notes that a running build must not bring this element back. */
+extern void nv_build_note_delete(nv_build *build, nv_element_ref ref);
+extern void nv_build_cancel(nv_index *index); /* index->lock held */
+/* Ends builds whose owner went away between two requests. */
+extern void nv_builds_expire(nv_engine *engine);
+
+/* --- sidecar.c ------------------------------------------------------------------- */
+
+extern void nv_sidecar_dir(const nv_engine *engine, const nv_key *key,
+						   char *path);
+extern void nv_sidecar_generation_dir(const nv_engine *engine,
+									  const nv_key *key, uint32_t generation,
+									  char *path);
+/* Makes directory and marker file. */
+extern nv_status nv_sidecar_create(const nv_engine *engine, const nv_key *key,
+								   const nv_index_params *params,
+								   nv_error *err);
+/* Generations on disk, highest first; returns their number (at most max). */
+extern uint32_t nv_sidecar_generations(const nv_engine *engine,
+									   const nv_key *key, uint32_t *out,
+									   uint32_t max);
+extern nv_status nv_remove_tree(const char *path, nv_error *err);
+/* The marker that is left behind when opening crashes (quarantine). */
+extern bool nv_sidecar_quarantined(const char *dir);
+extern nv_status nv_sidecar_mark_opening(const char *dir, bool on,
+										 nv_error *err);
+extern nv_status nv_lock_directory(const char *path, int *fd, nv_error *err);
+
+/* --- cursor.c, searcher.c ----------------------------------------------------------- */
+
+extern void *nv_searcher_main(void *arg);
+extern void nv_cursors_close_all(nv_engine *engine);
+extern void nv_cursors_expire(nv_engine *engine);
+extern void nv_cursors_of_index(nv_engine *engine, nv_index *index);
+
+/* --- calibrate.c ---------------------------------------------------------------------- */
+
+extern void *nv_calibrator_main(void *arg);
+/*
+ * Runs the warm-up of one bucket: base rows as queries, self excluded, all
+ * explored vectors loaded.
+ */
+extern nv_status nv_calibrate(nv_body *body, int bucket, nv_ring *ring,
+							  nv_cancel_fn cancel, void *cancel_arg,
+							  _Atomic uint64_t *done, nv_error *err);
+
+/* --- engine.c ------------------------------------------------------------------------------ */
+
+extern void nv_answer(nv_engine *engine, nv_request *request, nv_status status,
+					  const nv_error *err);
+extern bool nv_abandoned(const nv_request *request);
+extern nv_status nv_submit_job(nv_engine *engine, nv_pool *pool,
+							   void (*run)(nv_engine *, nv_job *),
+							   nv_request *request, void *arg);
+/* Waits until no ring has these files registered. */
+extern void nv_engine_forget(nv_engine *engine, nv_file *a, nv_file *b);
+extern void nv_engine_wake(nv_engine *engine); /* housekeeper, calibrator */
+
+#endif

@@ -1,0 +1,401 @@
+/*
+ * index.c
+ *		The table of indexes, and the short requests: INSERT, DELETE, INFO.
+ */
+#include "engine_internal.h"
+
+static bool
+same_key(const nv_key *a, const nv_key *b)
+{
+	return a->system_id == b->system_id && a->database == b->database &&
+		   memcmp(a->identity, b->identity, sizeof(a->identity)) == 0;
+}
+
+static uint32_t
+slot_of(const nv_key *key)
+{
+	uint64_t h;
+
+	memcpy(&h, key->identity, sizeof(h)); /* random by construction */
+	return (uint32_t) (h % NV_MAX_INDEXES);
+}
+
+static nv_index *
+index_new(nv_engine *engine, const nv_key *key)
+{
+	nv_index *index = nv_alloc(sizeof(*index));
+
+	if (index == NULL)
+		return NULL;
+	atomic_init(&index->refs, 1); /* the table's */
+	index->engine = engine;
+	index->key = *key;
+	index->state = NV_INDEX_OPENING;
+	index->next_generation = 1;
+	index->checkpointed_ns = nv_now_ns();
+	pthread_mutex_init(&index->lock, NULL);
+	pthread_mutex_init(&index->load_lock, NULL);
+	pthread_mutex_init(&index->checkpoint_lock, NULL);
+	return index;
+}
+
+nv_index *
+nv_index_get(nv_engine *engine, const nv_key *key, bool create)
+{
+	nv_index *index;
+
+	pthread_mutex_lock(&engine->lock);
+	for (index = engine->table[slot_of(key)]; index != NULL;
+		 index = index->hash_next)
+		if (same_key(&index->key, key))
+			break;
+	if (index == NULL && create && engine->n_indexes < NV_MAX_INDEXES &&
+		(index = index_new(engine, key)) != NULL)
+	{
+		index->hash_next = engine->table[slot_of(key)];
+		engine->table[slot_of(key)] = index;
+		engine->n_indexes++;
+	}
+	if (index != NULL)
+		atomic_fetch_add(&index->refs, 1);
+	pthread_mutex_unlock(&engine->lock);
+	return index;
+}
+
+void
+nv_index_put(nv_index *index)
+{
+	if (index == NULL || atomic_fetch_sub(&index->refs, 1) != 1)
+		return;
+	nv_assert(index->build == NULL);
+	nv_passes_free(index);
+	nv_body_put(index->body);
+	nv_pending_free(index->pending);
+	pthread_mutex_destroy(&index->lock);
+	pthread_mutex_destroy(&index->load_lock);
+	pthread_mutex_destroy(&index->checkpoint_lock);
+	free(index);
+}
+
+void
+nv_index_remove(nv_index *index)
+{
+	nv_engine *engine = index->engine;
+	bool found = false;
+
+	pthread_mutex_lock(&engine->lock);
+	for (nv_index **p = &engine->table[slot_of(&index->key)]; *p != NULL;
+		 p = &(*p)->hash_next)
+		if (*p == index)
+		{
+			*p = index->hash_next;
+			engine->n_indexes--;
+			found = true;
+			break;
+		}
+	pthread_mutex_unlock(&engine->lock);
+	if (found)
+		nv_index_put(index);
+}
+
+nv_body *
+nv_index_body(nv_index *index)
+{
+	nv_body *body;
+
+	pthread_mutex_lock(&index->lock);
+	body = index->body;
+	if (body != NULL)
+		nv_body_get(body);
+	pthread_mutex_unlock(&index->lock);
+	return body;
+}
+
+void
+nv_index_set_lsn(nv_index *index, uint64_t lsn)
+{
+	uint64_t old = atomic_load(&index->lsn);
+
+	while (old < lsn && !atomic_compare_exchange_weak(&index->lsn, &old, lsn))
+		;
+}
+
+static uint64_t
+cut_hook(void *arg)
+{
+	return atomic_load(&((nv_index *) arg)->lsn);
+}
+
+static nv_status
+flush_hook(void *arg, uint64_t lsn, nv_error *err)
+{
+	nv_index *index = arg;
+	const nv_port *port = index->engine->port;
+
+	return lsn == 0 ? NV_OK : port->flush_wal(port->arg, lsn, err);
+}
+
+static nv_status
+save_calibration(nv_body *body, nv_error *err)
+{
+	size_t room = nv_casr_saved_size(body->casr), len;
+	uint8_t *bytes = nv_alloc(room);
+	nv_status status;
+
+	if (bytes == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory for calibration");
+	len = nv_casr_save(body->casr, bytes, room);
+	status = nv_store_set_blob(body->store, NV_BLOB_CALIBRATION, bytes, len,
+							   err);
+	free(bytes);
+	return status;
+}
+
+nv_status
+nv_index_checkpoint(nv_index *index, nv_error *err)
+{
+	nv_checkpoint_hooks hooks = {index, cut_hook, flush_hook};
+	nv_body *body = nv_index_body(index);
+	nv_status status;
+
+	if (body == NULL)
+		return NV_OK;
+	pthread_mutex_lock(&index->checkpoint_lock);
+	status = save_calibration(body, err);
+	if (status == NV_OK)
+		status = nv_store_checkpoint(body->store, &hooks, err);
+	index->checkpointed_ns = nv_now_ns();
+	pthread_mutex_unlock(&index->checkpoint_lock);
+	nv_body_put(body);
+	return status;
+}
+
+/* --- INSERT, DELETE --------------------------------------------------------- */
+
+/* The row gets a place among the unlinked ones; index->lock is held. */
+static nv_status
+insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
+			  nv_error *err)
+{
+	nv_journal_entry entry = {in->element, in->generation, in->hash};
+	nv_status status;
+
+	if (index->dropped || index->pending == NULL)
+		return nv_fail(err, NV_ENOENT, 0, "index is not open");
+	if (in->dim != index->params.dim)
+		return nv_fail(err, NV_EINVAL, 0,
+					   "vector has %u dimensions, index has %u", in->dim,
+					   index->params.dim);
+	if (index->body != NULL)
+	{
+		if (nv_body_has(index->body, in->element, in->generation, in->hash))
+			return NV_OK;
+		/* Another generation of the element: the old row is gone. */
+		status = nv_body_drop_element(index->body, in->element, err);
+		if (status != NV_OK)
+			return status;
+	}
+	status = nv_pending_add(index->pending, &entry, vector, err);
+	if (status == NV_ELIMIT || status == NV_ENOMEM)
+	{
+		if (index->state != NV_INDEX_FULL)
+			nv_log(NV_LOG_INFO, "index %u of database %u: %s; scans are exact",
+				   index->params.index_oid, index->key.database,
+				   err->detail);
+		index->state = NV_INDEX_FULL;
+	}
+	return status;
+}
+
+void
+nv_request_insert(nv_engine *engine, nv_request *request)
+{
+	nv_index *index = nv_index_get(engine, &request->key, false);
+	nv_error err = {0};
+	nv_status status;
+
+	if (index == NULL)
+		status = nv_fail(&err, NV_ENOENT, 0, "index is not open");
+	else if (request->u.insert.dim > NV_MAX_DIM)
+		status = nv_fail(&err, NV_EINVAL, 0, "vector has %u dimensions",
+						 request->u.insert.dim);
+	else
+	{
+		pthread_mutex_lock(&index->lock);
+		status = insert_locked(index, &request->u.insert,
+							   (const float *) request->data, &err);
+		pthread_mutex_unlock(&index->lock);
+		nv_index_set_lsn(index, request->u.insert.lsn);
+	}
+	nv_index_put(index);
+	nv_answer(engine, request, status, &err);
+}
+
+static nv_status
+delete_locked(nv_index *index, const nv_element_ref *refs, uint32_t n,
+			  nv_error *err)
+{
+	for (uint32_t i = 0; i < n; i++)
+	{
+		uint32_t generation;
+		nv_status status = NV_OK;
+
+		if (index->pending != NULL)
+			nv_pending_remove(index->pending, refs[i].element,
+							  refs[i].generation);
+		if (index->body != NULL && refs[i].element < index->body->n_elements)
+		{
+			nv_store_element(index->body->store, refs[i].element,
+							 &generation);
+			if (generation == refs[i].generation)
+				status = nv_body_drop_element(index->body, refs[i].element,
+											  err);
+		}
+		if (status != NV_OK)
+			return status;
+		if (index->build != NULL)
+			nv_build_note_delete(index->build, refs[i]);
+	}
+	return NV_OK;
+}
+
+void
+nv_request_delete(nv_engine *engine, nv_request *request)
+{
+	nv_index *index = nv_index_get(engine, &request->key, false);
+	uint32_t n = request->u.del.n;
+	nv_error err = {0};
+	nv_status status;
+
+	if (index == NULL)
+		status = nv_fail(&err, NV_ENOENT, 0, "index is not open");
+	else if (n > NV_REQUEST_DATA / sizeof(nv_element_ref))
+		status = nv_fail(&err, NV_EINVAL, 0, "%u elements in one request", n);
+	else
+	{
+		pthread_mutex_lock(&index->lock);
+		status = delete_locked(index, (const nv_element_ref *) request->data,
+							   n, &err);
+		pthread_mutex_unlock(&index->lock);
+		nv_index_set_lsn(index, request->u.del.lsn);
+	}
+	nv_index_put(index);
+	nv_answer(engine, request, status, &err);
+}
+
+/* --- INFO -------------------------------------------------------------------- */
+
+static uint32_t
+info_buckets(nv_body *body, nv_bucket_info *out)
+{
+	uint32_t n = 0;
+
+	for (int b = 0; b < NV_CASR_K_BUCKETS * NV_CASR_L_BUCKETS; b++)
+	{
+		uint32_t observed = nv_casr_observed(body->casr, b);
+
+		if (observed == 0)
+			continue;
+		out[n].k_bound = nv_casr_bucket_k(b);
+		out[n].list_bound = nv_casr_bucket_l(b);
+		out[n].observed = observed;
+		out[n].ready = nv_casr_ready(body->casr, b);
+		out[n].p90 = nv_casr_window(body->casr, b, 90);
+		out[n].p99 = nv_casr_window(body->casr, b, 99);
+		out[n].p100 = nv_casr_window(body->casr, b, 100);
+		out[n].unused = 0;
+		n++;
+	}
+	return n;
+}
+
+static void
+info_body(nv_body *body, nv_req_info *info, uint8_t *data)
+{
+	nv_store_stats stats;
+
+	nv_store_get_stats(body->store, &stats);
+	info->has_graph = 1;
+	info->vertices = body->n_vertices;
+	info->elements = body->n_elements;
+	info->deleted = atomic_load(&body->dead_vertices);
+	info->edge_pages = stats.edge_pages;
+	info->free_pages = stats.free_pages;
+	info->edge_bytes = stats.edge_bytes;
+	info->vector_bytes = stats.vector_bytes;
+	info->state_bytes = stats.state_bytes;
+	info->published_lsn = stats.published_lsn;
+	info->published_sequence = stats.published_sequence;
+	info->memory_codes = stats.memory_codes;
+	info->memory_map = stats.memory_map;
+	info->memory_elements =
+		stats.memory_elements + body->n_vertices * sizeof(uint32_t) +
+		body->n_elements * sizeof(uint32_t);
+	info->memory_entrance = nv_entrance_memory(body->entrance);
+	info->memory_other = stats.memory_other;
+	info->pq_bytes = nv_pq_bytes(body->pq);
+	info->pq_rotated = body->pq_rotated;
+	info->pq_recall = body->pq_recall;
+	info->average_degree = body->average_degree;
+	info->placement_quality = body->placement_quality;
+	info->entrance_members = nv_entrance_count(body->entrance);
+	info->damaged = atomic_load(&body->damaged);
+	info->io_direct = nv_file_is_direct(nv_store_edge_file(body->store));
+	info->n_buckets = info_buckets(body, (nv_bucket_info *) data);
+}
+
+static void
+info_engine(nv_engine *engine, nv_req_info *info)
+{
+	nv_cache_stats cache;
+
+	nv_cache_get_stats(engine->cache, &cache);
+	info->cache_bytes = cache.bytes;
+	info->cache_limit = engine->config.cache_size;
+	info->cache_lookups = cache.lookups;
+	info->cache_hits = cache.hits;
+	info->cache_promotions = cache.promotions;
+	info->search_threads = engine->n_searchers;
+	info->io_uring = engine->uring;
+	info->simd = nv_simd_in_use();
+	pthread_mutex_lock(&engine->cursor_lock);
+	info->cursors = engine->n_cursors;
+	pthread_mutex_unlock(&engine->cursor_lock);
+}
+
+void
+nv_request_info(nv_engine *engine, nv_request *request)
+{
+	nv_index *index = nv_index_get(engine, &request->key, false);
+	nv_req_info *info = &request->u.info;
+	nv_body *body;
+
+	memset(info, 0, sizeof(*info));
+	info_engine(engine, info);
+	if (index == NULL)
+	{
+		nv_answer(engine, request, NV_OK, NULL); /* NV_INDEX_ABSENT */
+		return;
+	}
+	pthread_mutex_lock(&index->lock);
+	info->state = index->state;
+	info->building = index->build != NULL;
+	info->params = index->params;
+	body = index->body;
+	if (body != NULL)
+		nv_body_get(body);
+	if (index->pending != NULL)
+	{
+		info->pending_rows = nv_pending_count(index->pending);
+		info->pending_bytes =
+			info->pending_rows * nv_pending_row_bytes(index->params.dim);
+	}
+	pthread_mutex_unlock(&index->lock);
+	info->pending_limit = engine->config.pending_memory;
+	info->searches = atomic_load(&index->searches);
+	if (body != NULL)
+		info_body(body, info, request->data);
+	nv_body_put(body);
+	nv_index_put(index);
+	nv_answer(engine, request, NV_OK, NULL);
+}

@@ -1,0 +1,354 @@
+/*
+ * opening.c
+ *		OPEN, RECONCILE, OPENED: making the engine agree with the journal.
+ *
+ * The newest whole generation on disk becomes the index's body.  Every opener
+ * then walks the journal: an element counts only if generation and hash agree
+ * (design, invariant 3); what the journal does not name is dropped when a walk
+ * is complete.  Several walks may run at once; each is idempotent.
+ */
+#include "engine_internal.h"
+
+#define MAX_GENERATIONS 64
+#define MAX_PASSES 64
+/* A walk that found too much missing is not repeated before this. */
+#define NO_GRAPH_RETRY_NS (UINT64_C(10) * 1000000000u)
+#define PASS_LIFE_NS (UINT64_C(3600) * 1000000000u)
+
+/* Opens one generation; leaves a marker behind if that crashes. */
+static nv_status
+open_generation(nv_index *index, uint32_t generation, nv_body **body,
+				nv_error *err)
+{
+	nv_engine *engine = index->engine;
+	char dir[NV_PATH];
+	nv_store *store;
+	nv_status status;
+
+	nv_sidecar_generation_dir(engine, &index->key, generation, dir);
+	if (nv_sidecar_quarantined(dir))
+		return nv_fail(err, NV_ECORRUPT, 0,
+					   "an earlier attempt to open it ended in a crash");
+	/* Without the marker (a full disk) opening goes on all the same. */
+	(void) nv_sidecar_mark_opening(dir, true, NULL);
+	status = nv_store_open(dir, &index->key, engine->cache, &store, err);
+	if (status == NV_OK)
+		status =
+			nv_body_create(engine, store, dir, generation, body, err);
+	(void) nv_sidecar_mark_opening(dir, false, NULL);
+	if (status == NV_OK &&
+		((*body)->view.gspace.metric != index->params.metric ||
+		 (*body)->view.gspace.dim != index->params.dim))
+	{
+		nv_body_put(*body);
+		*body = NULL;
+		status = nv_fail(err, NV_EFOREIGN, 0,
+						 "graph has another metric or dimension");
+	}
+	return status;
+}
+
+/*
+ * Looks for a usable graph, newest generation first.  Generations that are no
+ * use are left where they are until a rebuild replaces them; one log line.
+ */
+static void
+load_sidecar(nv_index *index)
+{
+	uint32_t generations[MAX_GENERATIONS];
+	uint32_t n = nv_sidecar_generations(index->engine, &index->key,
+										generations, MAX_GENERATIONS);
+	nv_body *body = NULL;
+	nv_error err = {0};
+	uint32_t i;
+
+	for (i = 0; i < n && body == NULL; i++)
+		if (open_generation(index, generations[i], &body, &err) != NV_OK)
+			nv_log(NV_LOG_INFO,
+				   "sidecar of index %u of database %u, graph %u: %s (%s)",
+				   index->params.index_oid, index->key.database,
+				   generations[i], err.detail, nv_status_name(err.status));
+	pthread_mutex_lock(&index->lock);
+	index->body = body;
+	index->loaded = true;
+	if (n > 0)
+		index->next_generation = generations[0] + 1;
+	pthread_mutex_unlock(&index->lock);
+	/* Older ones, superseded when the server went down. */
+	for (; body != NULL && i < n; i++)
+	{
+		char dir[NV_PATH];
+
+		nv_sidecar_generation_dir(index->engine, &index->key, generations[i],
+								  dir);
+		(void) nv_remove_tree(dir, NULL);
+	}
+}
+
+/* Fills what every open index has; index->lock held. */
+static nv_status
+prepare_locked(nv_index *index, const nv_index_params *params, nv_error *err)
+{
+	if (index->pending != NULL)
+	{
+		if (index->params.dim != params->dim)
+			return nv_fail(err, NV_EINVAL, 0,
+						   "index is open with %u dimensions, not %u",
+						   index->params.dim, params->dim);
+		return NV_OK;
+	}
+	index->params = *params;
+	index->pending =
+		nv_pending_create(params->dim, &index->engine->pending_bytes,
+						  index->engine->config.pending_memory);
+	if (index->pending == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory for an index");
+	return NV_OK;
+}
+
+static nv_status
+new_pass(nv_index *index, uint64_t *id, nv_error *err)
+{
+	nv_pass *pass = nv_alloc(sizeof(*pass)), *p;
+	uint32_t n = 0;
+
+	if (pass != NULL)
+	{
+		pass->n_bits = index->body != NULL ? index->body->n_elements : 0;
+		pass->confirmed = nv_alloc_array(pass->n_bits / 64 + 1, 8);
+	}
+	if (pass == NULL || pass->confirmed == NULL)
+	{
+		free(pass);
+		return nv_fail(err, NV_ENOMEM, 0, "no memory to open an index");
+	}
+	pass->id = *id = atomic_fetch_add(&index->engine->next_pass, 1) + 1;
+	pass->started_ns = nv_now_ns();
+	pass->next = index->passes;
+	index->passes = pass;
+	/* Openers that died in the middle leave theirs behind: the oldest goes. */
+	for (p = pass; p->next != NULL; p = p->next)
+		if (++n >= MAX_PASSES ||
+			pass->started_ns - p->next->started_ns > PASS_LIFE_NS)
+		{
+			nv_pass *old = p->next;
+
+			p->next = old->next;
+			free(old->confirmed);
+			free(old);
+			break;
+		}
+	return NV_OK;
+}
+
+void
+nv_passes_free(nv_index *index)
+{
+	while (index->passes != NULL)
+	{
+		nv_pass *pass = index->passes;
+
+		index->passes = pass->next;
+		free(pass->confirmed);
+		free(pass);
+	}
+}
+
+static uint64_t
+pending_room(nv_index *index)
+{
+	nv_engine *engine = index->engine;
+	uint64_t used = atomic_load(&engine->pending_bytes);
+	uint64_t limit = engine->config.pending_memory;
+
+	return used >= limit
+			   ? 0
+			   : (limit - used) / nv_pending_row_bytes(index->params.dim);
+}
+
+static nv_status
+open_index(nv_index *index, nv_req_open *open, nv_error *err)
+{
+	nv_status status;
+
+	pthread_mutex_lock(&index->lock);
+	status = index->dropped ? nv_fail(err, NV_ENOENT, 0, "index was dropped")
+							: prepare_locked(index, &open->params, err);
+	pthread_mutex_unlock(&index->lock);
+	if (status != NV_OK)
+		return status;
+	pthread_mutex_lock(&index->load_lock);
+	if (!index->loaded && !index->dropped)
+		load_sidecar(index);
+	pthread_mutex_unlock(&index->load_lock);
+
+	pthread_mutex_lock(&index->lock);
+	open->state = index->state;
+	open->has_graph = index->body != NULL;
+	open->pass = 0;
+	open->room = pending_room(index);
+	if (index->state == NV_INDEX_OPENING ||
+		(index->state == NV_INDEX_NO_GRAPH &&
+		 nv_now_ns() - index->no_graph_ns > NO_GRAPH_RETRY_NS))
+	{
+		open->state = NV_INDEX_OPENING;
+		status = new_pass(index, &open->pass, err);
+	}
+	pthread_mutex_unlock(&index->lock);
+	return status;
+}
+
+void
+nv_job_open(nv_engine *engine, nv_job *job)
+{
+	nv_request *request = job->request;
+	const nv_index_params *params = &request->u.open.params;
+	nv_error err = {0};
+	nv_status status;
+	nv_index *index;
+
+	if (params->dim < 1 || params->dim > NV_MAX_DIM ||
+		params->metric < NV_METRIC_L2 || params->metric > NV_METRIC_COSINE)
+	{
+		status = nv_fail(&err, NV_EINVAL, 0, "%u dimensions, metric %u",
+						 params->dim, params->metric);
+		nv_answer(engine, request, status, &err);
+		return;
+	}
+	index = nv_index_get(engine, &request->key, true);
+	status = index != NULL ? open_index(index, &request->u.open, &err)
+						   : nv_fail(&err, NV_ELIMIT, 0,
+									 "more than %d indexes are open",
+									 NV_MAX_INDEXES);
+	nv_index_put(index);
+	nv_answer(engine, request, status, &err);
+}
+
+/* --- RECONCILE ---------------------------------------------------------------- */
+
+static nv_pass *
+find_pass(nv_index *index, uint64_t id)
+{
+	nv_pass *pass = index->passes;
+
+	while (pass != NULL && pass->id != id)
+		pass = pass->next;
+	return pass;
+}
+
+static nv_status
+reconcile_locked(nv_index *index, nv_request *request, nv_error *err)
+{
+	nv_req_reconcile *r = &request->u.reconcile;
+	nv_pass *pass = find_pass(index, r->pass);
+	nv_journal_entry *in = (nv_journal_entry *) request->data;
+	uint32_t *out = (uint32_t *) request->data; /* never ahead of in */
+
+	r->n_missing = 0;
+	if (pass == NULL || index->pending == NULL)
+		return nv_fail(err, NV_ENOENT, 0, "index is not being opened");
+	if (r->n > NV_REQUEST_DATA / sizeof(*in))
+		return nv_fail(err, NV_EINVAL, 0, "%u entries in one request", r->n);
+	for (uint32_t i = 0; i < r->n; i++)
+	{
+		nv_journal_entry e = in[i];
+
+		if (index->body != NULL &&
+			nv_body_has(index->body, e.element, e.generation, e.hash))
+		{
+			if (e.element < pass->n_bits)
+				pass->confirmed[e.element / 64] |= UINT64_C(1)
+												   << (e.element % 64);
+		}
+		else if (!nv_pending_has(index->pending, e.element, e.generation,
+								 e.hash))
+			out[r->n_missing++] = e.element;
+	}
+	return NV_OK;
+}
+
+void
+nv_request_reconcile(nv_engine *engine, nv_request *request)
+{
+	nv_index *index = nv_index_get(engine, &request->key, false);
+	nv_error err = {0};
+	nv_status status;
+
+	if (index == NULL)
+		status = nv_fail(&err, NV_ENOENT, 0, "index is not open");
+	else
+	{
+		pthread_mutex_lock(&index->lock);
+		status = reconcile_locked(index, request, &err);
+		pthread_mutex_unlock(&index->lock);
+		nv_index_set_lsn(index, request->u.reconcile.lsn);
+	}
+	nv_index_put(index);
+	nv_answer(engine, request, status, &err);
+}
+
+/* --- OPENED -------------------------------------------------------------------- */
+
+/* What the journal did not name is not in the index. */
+static nv_status
+drop_unconfirmed(nv_index *index, const nv_pass *pass, nv_error *err)
+{
+	nv_status status = NV_OK;
+
+	if (index->body == NULL)
+		return NV_OK;
+	/* A body of another generation was compared when it was built. */
+	for (uint64_t e = 0; e < pass->n_bits && status == NV_OK; e++)
+		if (!(pass->confirmed[e / 64] >> (e % 64) & 1))
+			status = nv_body_drop_element(index->body, (uint32_t) e, err);
+	return status;
+}
+
+static nv_status
+opened_locked(nv_index *index, nv_req_opened *r, nv_error *err)
+{
+	nv_pass **p = &index->passes, *pass;
+	nv_status status = NV_OK;
+
+	while (*p != NULL && (*p)->id != r->pass)
+		p = &(*p)->next;
+	pass = *p;
+	if (pass == NULL)
+		return nv_fail(err, NV_ENOENT, 0, "index is not being opened");
+	*p = pass->next;
+	if (r->complete && (index->state == NV_INDEX_OPENING ||
+						index->state == NV_INDEX_NO_GRAPH))
+	{
+		status = drop_unconfirmed(index, pass, err);
+		if (status == NV_OK)
+			index->state = NV_INDEX_READY;
+	}
+	else if (!r->complete && index->state == NV_INDEX_OPENING)
+		index->state = NV_INDEX_NO_GRAPH;
+	if (!r->complete)
+		index->no_graph_ns = nv_now_ns();
+	r->state = index->state;
+	free(pass->confirmed);
+	free(pass);
+	return status;
+}
+
+void
+nv_job_opened(nv_engine *engine, nv_job *job)
+{
+	nv_request *request = job->request;
+	nv_index *index = nv_index_get(engine, &request->key, false);
+	nv_error err = {0};
+	nv_status status;
+
+	if (index == NULL)
+		status = nv_fail(&err, NV_ENOENT, 0, "index is not open");
+	else
+	{
+		pthread_mutex_lock(&index->lock);
+		status = opened_locked(index, &request->u.opened, &err);
+		pthread_mutex_unlock(&index->lock);
+	}
+	nv_index_put(index);
+	nv_answer(engine, request, status, &err);
+}

@@ -1,0 +1,49 @@
+/*
+ * pending.h
+ *		Rows that have no vertex yet: their vectors are kept in memory and
+ *		compared exactly with every query.
+ *
+ * Source: design.md, invariant 6 and "Concurrency" 5.
+ */
+#ifndef NAVIS_PENDING_H
+#define NAVIS_PENDING_H
+
+#include "navis/request.h"
+
+typedef struct nv_pending nv_pending;
+
+/*
+ * bytes_used is shared by all indexes of an engine; adding fails with
+ * NV_ELIMIT when it would exceed limit.
+ */
+extern nv_pending *nv_pending_create(uint32_t dim,
+									 _Atomic uint64_t *bytes_used,
+									 uint64_t limit);
+extern void nv_pending_free(nv_pending *p);
+
+/* Bytes one row takes of the limit. */
+extern uint64_t nv_pending_row_bytes(uint32_t dim);
+
+/*
+ * Adds a row, or replaces the element's older generation; a row that is there
+ * in this generation is left alone.  NV_ELIMIT, NV_ENOMEM.
+ */
+extern nv_status nv_pending_add(nv_pending *p, const nv_journal_entry *entry,
+								const float *vector, nv_error *err);
+/* True if the row was there. */
+extern bool nv_pending_remove(nv_pending *p, uint32_t element,
+							  uint32_t generation);
+extern bool nv_pending_has(nv_pending *p, uint32_t element,
+						   uint32_t generation, uint64_t hash);
+extern uint64_t nv_pending_count(nv_pending *p);
+
+/*
+ * Distances of the rows in slots [from, from + n): appends one hit a live row
+ * to out (room for n), sets *more when there are slots beyond.  Returns the
+ * number of hits.  Rows may come and go between calls.
+ */
+extern uint32_t nv_pending_scan(nv_pending *p, nv_metric metric,
+								const float *query, uint32_t from, uint32_t n,
+								nv_hit *out, bool *more);
+
+#endif

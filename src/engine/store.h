@@ -1,0 +1,255 @@
+/*
+ * store.h
+ *		The sidecar of one index: edge file, vector file, state file, and the
+ *		checkpoint protocol and concurrency scheme that keep them consistent.
+ *
+ * Files of a sidecar directory:
+ *
+ *	edges	4 KiB pages of NV_PAGE_UNITS units of NV_UNIT bytes.  A slot is
+ *			{vertex 32, degree 16, sequence 48, CRC-32C 32} little-endian, 16
+ *			bytes, then degree ids of 32 bits; it never spans pages.  The CRC
+ *			covers the slot with its own field taken as 0.  No page header.
+ *	vectors	stored vectors as the table has them, no header, record r at
+ *			nv_record_offset(): whole 512-byte sectors for records of 512 bytes
+ *			and more, several records a sector below.
+ *	state	two root blocks, then 64 KiB segments, copy on write: map, element
+ *			map, codes, blobs, and the segment table.
+ *
+ * A map entry has 24 bytes: edge word, vector record number, vector hash.
+ * Edge word: unit address (38 bits: page * 64 + unit), tag (25 bits: low bits
+ * of the slot's sequence), linked bit (1).  0 means no list.  An element entry
+ * has 8 bytes: vertex (32), generation (32).
+ *
+ * Locking order (design, "Concurrency" 6): gate shared -> one vertex stripe ->
+ * allocator -> RMW -> cache -> retire list.  Nothing is held across I/O.
+ *
+ * Source: design.md section 4, "Checkpoint protocol" and "Concurrency".
+ */
+#ifndef NAVIS_STORE_H
+#define NAVIS_STORE_H
+
+#include "cache.h"
+#include "io.h"
+#include "navis/request.h"
+#include "vamana.h"
+
+#define NV_FORMAT_VERSION 1
+#define NV_SECTOR 512
+#define NV_SEGMENT 65536
+#define NV_NO_VERTEX UINT32_MAX
+#define NV_MAX_VERTICES (UINT32_MAX - 1)
+#define NV_MAX_ELEMENTS (UINT32_MAX - 1)
+#define NV_EPOCH_SLOTS 4096
+
+#define NV_LINKED UINT64_C(1) /* in the edge word */
+
+typedef struct nv_store nv_store;
+typedef struct nv_writer nv_writer;
+
+/* What never changes in a sidecar's life; part of every root. */
+typedef struct nv_store_params
+{
+	nv_key key;
+	uint32_t relfilenode; /* only to find the owner */
+	uint32_t index_oid;
+	uint32_t dim;          /* of stored vectors */
+	uint32_t vector_bytes; /* of a stored vector: dim * 4 for float4 */
+	uint32_t max_degree;   /* hard cap R */
+	uint32_t code_stride;  /* bytes between codes, multiple of 4; 0: no codes */
+} nv_store_params;
+
+/* Blobs: replaced as a whole, meaning known only to the caller. */
+typedef enum nv_blob
+{
+	NV_BLOB_META,
+	NV_BLOB_CODEBOOK,
+	NV_BLOB_ENTRANCE,
+	NV_BLOB_CALIBRATION,
+	NV_BLOBS
+} nv_blob;
+
+/*
+ * Creates the files in an existing empty directory; nothing is published
+ * before the first checkpoint.  cache may be shared by many stores and must
+ * outlive them; NULL: none.
+ */
+extern nv_status nv_store_create(const char *dir, const nv_store_params *params,
+								 nv_cache *cache, nv_store **store,
+								 nv_error *err);
+
+/*
+ * Opens at the newest valid root.  NV_ENOENT: no directory, file or root;
+ * NV_EVERSION; NV_EFOREIGN: root of another key; NV_ECORRUPT: checksum or
+ * bounds (of every segment: state is read and verified as a whole).
+ */
+extern nv_status nv_store_open(const char *dir, const nv_key *key,
+							   nv_cache *cache, nv_store **store,
+							   nv_error *err);
+
+/* No reader, writer or checkpoint may be active.  Publishes nothing. */
+extern void nv_store_close(nv_store *store);
+
+extern const nv_store_params *nv_store_get_params(const nv_store *store);
+
+/* --- Reading ------------------------------------------------------------ */
+
+extern uint32_t nv_store_vertices(const nv_store *store); /* ids 0 .. n - 1 */
+extern uint64_t nv_store_elements(const nv_store *store); /* ids 0 .. n - 1 */
+
+/* Map entry and code of a vertex; the edge word is loaded with acquire. */
+extern uint64_t nv_store_edge_word(const nv_store *store, uint32_t vertex);
+extern uint64_t nv_store_vector_hash(const nv_store *store, uint32_t vertex);
+extern const uint8_t *nv_store_code(const nv_store *store, uint32_t vertex);
+
+/* Element entry: vertex (NV_NO_VERTEX: none) and generation, read as one. */
+extern uint32_t nv_store_element(const nv_store *store, uint32_t element,
+								 uint32_t *generation);
+
+static inline uint64_t
+nv_word_page(uint64_t word)
+{
+	return word >> (1 + 25 + 6);
+}
+
+/*
+ * Epochs: a query (or insert) takes a slot before it loads its first edge
+ * word and gives it back after its last read is drained.  -1: all taken.
+ */
+extern int nv_store_enter(nv_store *store);
+extern void nv_store_leave(nv_store *store, int slot);
+
+typedef enum nv_page_source
+{
+	NV_PAGE_RMW,
+	NV_PAGE_CACHE,
+	NV_PAGE_MISS /* read it from nv_store_edge_file at page * NV_PAGE */
+} nv_page_source;
+
+/* Looks a page up: RMW, then NAVIS-Cache; on a miss *ticket is for the fill. */
+extern nv_page_source nv_store_get_page(nv_store *store, uint64_t page,
+										nv_cache_user user, uint8_t *out,
+										uint64_t *ticket);
+extern void nv_store_fill(nv_store *store, uint64_t page, uint64_t ticket,
+						  const uint8_t *bytes);
+extern nv_file *nv_store_edge_file(nv_store *store);
+extern nv_file *nv_store_vector_file(nv_store *store);
+
+/*
+ * The slot that an edge word of this vertex points to, in a copy of its page:
+ * verified (id, tag, degree, bounds, CRC).  Returns the list and its degree;
+ * NULL when the page does not hold it (word changed, or damage).  The list is
+ * not aligned to more than 4 bytes, and the page must be 4-byte aligned.
+ */
+extern const uint32_t *nv_slot_find(const nv_store *store, const uint8_t *page,
+									uint64_t word, uint32_t vertex,
+									uint32_t *degree);
+
+/*
+ * Where a vertex's vector is: an aligned extent to read (offset, len), and the
+ * position of the record in it.  The caller verifies nv_vector_hash().
+ */
+extern void nv_store_vector_extent(const nv_store *store, uint32_t vertex,
+								   uint64_t *offset, uint32_t *len,
+								   uint32_t *skip);
+/* Upper bound of len over all vertices. */
+extern uint32_t nv_store_vector_extent_max(const nv_store *store);
+
+/* The last set or loaded value of a blob; NULL and 0 when there is none. */
+extern const uint8_t *nv_store_get_blob(nv_store *store, nv_blob which,
+										size_t *len);
+
+/* --- Bulk building: one thread, before the first checkpoint --------------- */
+
+/*
+ * Vector file: n vectors of vector_bytes bytes, stride bytes apart, appended
+ * to those already given: vertex ids follow the order.  Their hashes with them.
+ */
+extern nv_status nv_store_bulk_vectors(nv_store *store, const void *vectors,
+									   size_t stride, const uint64_t *hashes,
+									   uint32_t n, nv_error *err);
+/*
+ * For a store created with code_stride 0: vectors are written before codes are
+ * trained, and only training tells their size.
+ */
+extern nv_status nv_store_set_code_stride(nv_store *store, uint32_t stride,
+										  nv_error *err);
+/* Codes of all vertices (n * code_stride bytes; copied). */
+extern nv_status nv_store_bulk_codes(nv_store *store, const uint8_t *codes,
+									 nv_error *err);
+/* All lists, each on its page, all linked; done counts pages (may be NULL). */
+extern nv_status nv_store_bulk_edges(nv_store *store, const nv_graph *graph,
+									 const uint32_t *page, uint32_t pages,
+									 nv_cancel_fn cancel, void *cancel_arg,
+									 nv_error *err);
+
+/* --- Changing: any thread ------------------------------------------------- */
+
+/*
+ * Element map: vertex NV_NO_VERTEX takes the element out.  Extends the map as
+ * needed.  Takes the gate shared.
+ */
+extern nv_status nv_store_set_element(nv_store *store, uint32_t element,
+									  uint32_t vertex, uint32_t generation,
+									  nv_error *err);
+extern nv_status nv_store_set_blob(nv_store *store, nv_blob which,
+								   const uint8_t *bytes, size_t len,
+								   nv_error *err);
+
+/* One a linking thread: owns its open page. */
+extern nv_status nv_writer_create(nv_store *store, nv_writer **writer,
+								  nv_error *err);
+extern void nv_writer_destroy(nv_writer *writer);
+
+/*
+ * Replaces the list of a vertex out of place: stripe lock, recheck that the
+ * edge word still is `expected`, build the slot in the writer's open page
+ * (RMW), flip, unlock.  NV_EBUSY: the word changed, reload and retry.  ids are
+ * unique, below nv_store_vertices, never the vertex; degree <= max_degree.
+ */
+extern nv_status nv_store_relink(nv_writer *writer, uint32_t vertex,
+								 uint64_t expected, const uint32_t *ids,
+								 uint32_t degree, nv_error *err);
+
+/*
+ * Writes out sealed pages (merging neighbours), replaces cached copies and
+ * takes them out of RMW.  Called by whoever has time; checkpoints call it.
+ */
+extern nv_status nv_store_write_back(nv_store *store, nv_error *err);
+
+/* --- Checkpoint ----------------------------------------------------------- */
+
+typedef struct nv_checkpoint_hooks
+{
+	void *arg;
+	/*
+	 * Called inside the exclusive gate, well under a millisecond: returns J,
+	 * the newest journal LSN handed over to the engine.
+	 */
+	uint64_t (*cut)(void *arg);
+	/* XLogFlush(J) by whoever may do that; NV_OK when durable. */
+	nv_status (*flush_wal)(void *arg, uint64_t lsn, nv_error *err);
+} nv_checkpoint_hooks;
+
+/*
+ * Publishes one checkpoint; one at a time a store (others wait).  After a
+ * failure nothing is published, and the store must be closed and opened again
+ * (a failed sync is never retried).
+ */
+extern nv_status nv_store_checkpoint(nv_store *store,
+									 const nv_checkpoint_hooks *hooks,
+									 nv_error *err);
+
+typedef struct nv_store_stats
+{
+	uint64_t published_sequence; /* S of the last root, 0 if none */
+	uint64_t published_lsn;      /* J of the last root */
+	uint64_t edge_pages, free_pages, live_slots, retired_slots;
+	uint64_t edge_bytes, vector_bytes, state_bytes; /* sizes of the files */
+	uint64_t memory_map, memory_elements, memory_codes, memory_other;
+	uint64_t rmw_pages;
+	bool dirty; /* something changed since the last cut */
+} nv_store_stats;
+
+extern void nv_store_get_stats(nv_store *store, nv_store_stats *stats);
+
+#endif

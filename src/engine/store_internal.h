@@ -1,0 +1,365 @@
+/*
+ * store_internal.h
+ *		What the files of the store share: the store itself, roots, edge pages
+ *		and pages being written (RMW).
+ *
+ * store.c			creating, opening, closing, elements, blobs, statistics
+ * segments.c		arrays in memory, saved in segments, copy on write
+ * state_file.c		roots, segment table, reading and writing of the state file
+ * checkpoint.c		the protocol that publishes a root
+ * edge_file.c		slots, pages of the edge file, bulk writing of lists
+ * rmw.c			pages that are being built or written
+ * writer.c			replacing a list
+ * vector_file.c	places of vectors, bulk writing of vectors
+ * epoch.c			readers, and slots that wait for them or for a root
+ */
+#ifndef NAVIS_STORE_INTERNAL_H
+#define NAVIS_STORE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "epoch.h"
+#include "segments.h"
+#include "store.h"
+#include "util.h"
+
+/* --- Map entries ---------------------------------------------------------- */
+
+#define NV_MAP_ENTRY 24 /* edge word, vector record, vector hash */
+#define NV_ELEMENT_ENTRY 8
+
+#define NV_TAG_BITS 25
+#define NV_TAG_MASK ((UINT64_C(1) << NV_TAG_BITS) - 1)
+#define NV_UNIT_SHIFT (NV_TAG_BITS + 1)
+#define NV_MAX_EDGE_PAGES (UINT64_C(1) << 32)
+#define NV_SEQUENCE_MAX ((UINT64_C(1) << 48) - 1)
+
+static inline uint64_t
+nv_word_make(uint64_t page, uint32_t unit, uint64_t sequence, bool linked)
+{
+	return (page * NV_PAGE_UNITS + unit) << NV_UNIT_SHIFT |
+		   (sequence & NV_TAG_MASK) << 1 | (linked ? NV_LINKED : 0);
+}
+
+static inline uint32_t
+nv_word_unit(uint64_t word)
+{
+	return (uint32_t) (word >> NV_UNIT_SHIFT) & (NV_PAGE_UNITS - 1);
+}
+
+static inline uint64_t
+nv_word_tag(uint64_t word)
+{
+	return word >> 1 & NV_TAG_MASK;
+}
+
+/* --- Pages being built or written (RMW) ----------------------------------- */
+
+#define NV_RMW_PARTITIONS 256
+/* Sealed pages at most before writers write pages out themselves: 4 MiB. */
+#define NV_RMW_MAX_SEALED 1024
+
+typedef struct nv_rmw_page
+{
+	struct nv_rmw_page *next;   /* in its partition */
+	struct nv_rmw_page *sealed; /* in the list of sealed pages */
+	uint64_t page;
+	uint64_t epoch; /* segment epoch it was opened in */
+	uint32_t used;  /* units; its writer's until it is sealed */
+	uint8_t *bytes; /* changed and copied under the partition's latch */
+} nv_rmw_page;
+
+typedef struct nv_rmw_partition
+{
+	pthread_mutex_t latch;
+	nv_rmw_page *pages;
+} nv_rmw_partition;
+
+typedef struct nv_rmw
+{
+	nv_rmw_partition partition[NV_RMW_PARTITIONS];
+	_Atomic uint64_t count; /* pages in RMW */
+	pthread_mutex_t lock;   /* what follows */
+	pthread_cond_t changed;
+	nv_rmw_page *sealed; /* to be written */
+	uint64_t sealed_count;
+	/* Pages in RMW that were opened in even and odd segment epochs. */
+	uint64_t unwritten[2];
+} nv_rmw;
+
+extern nv_rmw_page *nv_rmw_page_alloc(nv_error *err);
+extern void nv_rmw_page_free(nv_rmw_page *page);
+
+/* Puts a page into RMW, visible to readers; the gate is held shared. */
+extern void nv_rmw_add(nv_store *store, nv_rmw_page *page);
+/* Its writer lets go of it: from here on it only waits to be written. */
+extern void nv_rmw_seal(nv_store *store, nv_rmw_page *page);
+extern nv_rmw_partition *nv_rmw_partition_of(nv_store *store, uint64_t page);
+/* Writes pages until none that was opened in `epoch` is left. */
+extern nv_status nv_rmw_drain(nv_store *store, uint64_t epoch, nv_error *err);
+
+/* --- Edge file ------------------------------------------------------------ */
+
+typedef enum nv_page_state
+{
+	NV_PAGE_FREE,
+	NV_PAGE_IN_RMW,
+	NV_PAGE_WRITTEN
+} nv_page_state;
+
+typedef struct nv_page_info
+{
+	uint64_t birth; /* no slot of the page is older; no cut lies between */
+	uint8_t live;   /* slots not yet released */
+	uint8_t state;
+} nv_page_info;
+
+typedef struct nv_edges
+{
+	nv_file *file;
+	pthread_mutex_t growing;   /* held while the file grows, by nobody else */
+	pthread_mutex_t allocator; /* what follows */
+	nv_page_info *info;        /* capacity entries */
+	uint32_t *free;            /* a stack of free pages, capacity entries */
+	uint64_t capacity;         /* pages that there is space for on disk */
+	uint64_t pages;            /* ever used */
+	uint64_t free_count;
+	uint64_t live_slots;
+} nv_edges;
+
+/* Space on disk and in memory for at least `pages` pages. */
+extern nv_status nv_edges_reserve(nv_store *store, uint64_t pages,
+								  nv_error *err);
+/* There is no free page and will be none before slots are released. */
+extern bool nv_edges_full(nv_store *store);
+/* A free page, or false: reserve first.  The gate is held shared. */
+extern bool nv_edges_take_page(nv_store *store, uint64_t *page);
+/* A slot is born on page; returns the birth of the page `old`. */
+extern uint64_t nv_edges_add_slot(nv_store *store, uint64_t page, uint64_t old);
+extern void nv_edges_release_slot(nv_store *store, uint64_t page);
+/* The page has left RMW. */
+extern void nv_edges_page_written(nv_store *store, uint64_t page);
+/* Releases what the retire list lets go of. */
+extern void nv_edges_reclaim(nv_store *store);
+/* Counts of an opened store, from the map; checks bounds of the words. */
+extern nv_status nv_edges_recount(nv_store *store, uint64_t pages,
+								  nv_error *err);
+
+/* Writes a slot at its place in a page. */
+extern void nv_slot_write(uint8_t *slot, uint32_t vertex, uint64_t sequence,
+						  const uint32_t *ids, uint32_t degree);
+
+/* --- Vector file ---------------------------------------------------------- */
+
+#define NV_VECTOR_BUFFER (1024 * 1024)
+
+typedef struct nv_vectors
+{
+	nv_file *file;
+	uint64_t records;
+	/* Bulk writing: the end of the file, not yet written as a whole buffer. */
+	uint8_t *buffer; /* NV_VECTOR_BUFFER bytes, NULL when none is needed */
+	uint64_t base;   /* offset of the buffer in the file */
+	uint32_t used, written;
+} nv_vectors;
+
+static inline uint64_t
+nv_record_offset(uint32_t vector_bytes, uint64_t record)
+{
+	uint32_t each;
+
+	if (vector_bytes >= NV_SECTOR)
+		return record * nv_round_up(vector_bytes, NV_SECTOR);
+	each = NV_SECTOR / vector_bytes;
+	return record / each * NV_SECTOR + record % each * vector_bytes;
+}
+
+/* Length of a vector file of that many records, in whole blocks. */
+static inline uint64_t
+nv_vector_file_size(uint32_t vector_bytes, uint64_t records)
+{
+	if (records == 0)
+		return 0;
+	return nv_round_up(
+		nv_record_offset(vector_bytes, records - 1) + vector_bytes, NV_BLOCK);
+}
+
+extern void nv_vectors_end_bulk(nv_store *store);
+
+/* --- State file ----------------------------------------------------------- */
+
+#define NV_TABLE_SEGMENTS 480
+#define NV_TABLE_ENTRIES (NV_SEGMENT / sizeof(nv_table_entry))
+#define NV_FIRST_PLACE 2 /* segments 0 and 1 hold the roots */
+
+typedef struct nv_segment_ref
+{
+	uint32_t place; /* segment of the state file */
+	uint32_t crc;
+} nv_segment_ref;
+
+typedef struct nv_table_entry
+{
+	uint32_t place;
+	uint32_t crc;
+	uint32_t label; /* of code segments: CRC of their codebook; else 0 */
+	uint32_t unused;
+} nv_table_entry;
+
+/* On disk as it is here: little-endian, without holes, one block. */
+typedef struct nv_root
+{
+	uint8_t magic[8];
+	uint32_t version; /* magic, version and crc stay where they are */
+	uint32_t crc;     /* of the block, this field 0 */
+	uint64_t number;  /* of the publication, from 1; parity: which block */
+	uint64_t sequence;
+	uint64_t lsn;
+	nv_key key;
+	uint32_t relfilenode, index_oid;
+	uint32_t dim, vector_bytes, max_degree, code_stride;
+	uint64_t vertices, elements, records, edge_pages;
+	uint64_t blob_len[NV_BLOBS];
+	uint32_t table_entries, table_segments;
+	nv_segment_ref table[NV_TABLE_SEGMENTS];
+	uint8_t unused[NV_BLOCK - 168 - 8 * NV_TABLE_SEGMENTS];
+} nv_root;
+
+/* A blob: replaced as a whole, never changed, counted references. */
+typedef struct nv_blob_data
+{
+	_Atomic uint32_t references;
+	uint32_t crc; /* of all its bytes */
+	size_t len;
+	uint8_t *bytes; /* segments * NV_SEGMENT bytes, the rest zero */
+	uint32_t segments;
+	nv_segment_ref *places; /* place 0: not written yet; the checkpoint's */
+} nv_blob_data;
+
+/* What a root in the making describes. */
+typedef struct nv_cut
+{
+	uint64_t sequence, lsn;
+	uint64_t epoch; /* the segment epoch it closed */
+	uint64_t vertices, elements, records, edge_pages;
+	nv_blob_data *blob[NV_BLOBS];
+} nv_cut;
+
+/* Places of the state file: who refers to each. */
+#define NV_PLACE_PUBLISHED 1
+#define NV_PLACE_PENDING 2
+
+typedef struct nv_state
+{
+	nv_file *file;
+	uint8_t *used;   /* flags of each place; capacity bytes */
+	uint64_t places; /* in the file */
+	uint64_t capacity;
+	uint64_t cursor;         /* where to look for a free place next */
+	_Atomic uint64_t number; /* of the last root published, 0: none */
+	uint32_t root_block;     /* where it is: 0 or 1 */
+	_Atomic uint64_t size;   /* of the file */
+} nv_state;
+
+extern nv_status nv_state_create(nv_store *store, nv_error *err);
+/* Loads the newest root that is whole.  The files are open. */
+extern nv_status nv_state_load(nv_store *store, const nv_key *key,
+							   nv_error *err);
+/* Steps 7 (write segments and table, sync) and 9 (root, sync). */
+extern nv_status nv_state_save(nv_store *store, const nv_cut *cut,
+							   nv_root *root, nv_error *err);
+extern nv_status nv_state_publish(nv_store *store, const nv_root *root,
+								  nv_error *err);
+
+extern nv_blob_data *nv_blob_alloc(size_t len);
+extern void nv_blob_drop(nv_blob_data *blob);
+
+/* --- The store ------------------------------------------------------------ */
+
+struct nv_writer
+{
+	nv_store *store;
+	struct nv_writer *next, *prev; /* under store->writers_lock */
+	nv_rmw_page *open;             /* touched with the gate held */
+	nv_rmw_page *spare;            /* memory for the next one */
+	uint32_t relinks;              /* since it last reclaimed */
+};
+
+struct nv_store
+{
+	nv_store_params params;
+	char *dir;
+	nv_cache *cache;
+	uint32_t cache_file; /* its number in the cache */
+
+	pthread_rwlock_t gate;
+	_Atomic uint64_t epoch; /* segment epoch; raised with the gate exclusive */
+	_Atomic uint64_t sequence; /* the last one given out */
+	_Atomic bool dirty;
+	_Atomic bool failed; /* nothing is published any more */
+
+	_Atomic uint32_t vertices;
+	_Atomic uint64_t elements;
+	nv_array map, element_map, codes;
+	pthread_mutex_t extend; /* number of elements */
+
+	pthread_mutex_t blob_lock;
+	nv_blob_data *blob[NV_BLOBS];
+
+	nv_edges edges;
+	nv_rmw rmw;
+	nv_vectors vectors;
+	nv_state state;
+
+	nv_epochs readers;
+	nv_retire_list retired;
+	pthread_mutex_t writers_lock;
+	nv_writer *writers;
+
+	pthread_mutex_t checkpoint; /* one at a time; nobody else takes it */
+	bool directory_synced;
+	_Atomic uint64_t published_sequence, published_lsn;
+};
+
+enum
+{
+	NV_MAP_WORD,
+	NV_MAP_RECORD,
+	NV_MAP_HASH
+};
+
+static inline _Atomic uint64_t *
+nv_map_field(const nv_store *store, uint32_t vertex, int field)
+{
+	nv_assert(vertex < atomic_load(&store->vertices));
+	return (_Atomic uint64_t *) nv_array_entry(&store->map, vertex) + field;
+}
+
+/*
+ * The next sequence number.  Those whose tag would be 0 are left out, so that
+ * no edge word is 0.
+ */
+static inline uint64_t
+nv_next_sequence(nv_store *store)
+{
+	uint64_t sequence;
+
+	do
+		sequence = atomic_fetch_add(&store->sequence, 1) + 1;
+	while ((sequence & NV_TAG_MASK) == 0);
+	nv_assert(sequence <= NV_SEQUENCE_MAX);
+	return sequence;
+}
+
+/* Nothing is published from here on. */
+extern void nv_store_fail(nv_store *store);
+/* NV_OK, or the error of a store that has failed. */
+extern nv_status nv_store_check(nv_store *store, nv_error *err);
+/* Touches the segment of one field of a map entry; the gate is held. */
+extern nv_status nv_store_touch_map(nv_store *store, uint32_t vertex, int field,
+									nv_error *err);
+extern nv_status nv_check_params(const nv_store_params *params,
+								 nv_status status, nv_error *err);
+
+#endif

@@ -1,0 +1,182 @@
+/*
+ * vector_file.c
+ *		Places of vectors, and bulk writing of vectors.
+ *
+ * Record r is at nv_record_offset(): whole sectors for vectors of a sector and
+ * more, else several to a sector, none across a border.  The file is a whole
+ * number of blocks long, so that any aligned extent around a record can be
+ * read.
+ */
+#include "store_internal.h"
+
+/* Writes what the buffer has beyond `written`; the last block may grow yet. */
+static nv_status
+write_tail(nv_vectors *vectors, nv_error *err)
+{
+	uint32_t end = (uint32_t) nv_round_up(vectors->used, NV_BLOCK);
+	nv_status status;
+
+	if (end == vectors->written)
+		return NV_OK;
+	status = nv_file_write(vectors->file, vectors->buffer + vectors->written,
+						   end - vectors->written,
+						   vectors->base + vectors->written, err);
+	vectors->written = vectors->used / NV_BLOCK * NV_BLOCK;
+	return status;
+}
+
+/* Puts bytes at an offset not before the end of what was given so far. */
+static nv_status
+append(nv_vectors *vectors, const uint8_t *bytes, uint32_t len, uint64_t offset,
+	   nv_error *err)
+{
+	while (len > 0)
+	{
+		uint32_t part;
+
+		if (offset >= vectors->base + NV_VECTOR_BUFFER)
+		{
+			nv_status status;
+
+			vectors->used = NV_VECTOR_BUFFER;
+			status = write_tail(vectors, err);
+			if (status != NV_OK)
+				return status;
+			memset(vectors->buffer, 0, NV_VECTOR_BUFFER);
+			vectors->base += NV_VECTOR_BUFFER;
+			vectors->used = vectors->written = 0;
+		}
+		vectors->used = (uint32_t) (offset - vectors->base);
+		part = NV_MIN(len, NV_VECTOR_BUFFER - vectors->used);
+		memcpy(vectors->buffer + vectors->used, bytes, part);
+		vectors->used += part;
+		bytes += part;
+		offset += part;
+		len -= part;
+	}
+	return NV_OK;
+}
+
+/* Enters n new vertices in the map, without lists. */
+static nv_status
+enter(nv_store *store, uint32_t first, const uint64_t *hashes, uint32_t n,
+	  nv_error *err)
+{
+	nv_status status;
+
+	status = nv_array_touch(&store->map, (uint64_t) first * NV_MAP_ENTRY,
+							(uint64_t) n * NV_MAP_ENTRY,
+							atomic_load(&store->epoch), err);
+	if (status != NV_OK)
+		return status;
+	atomic_store(&store->vertices, first + n);
+	for (uint32_t i = 0; i < n; i++)
+	{
+		atomic_store(nv_map_field(store, first + i, NV_MAP_RECORD), first + i);
+		atomic_store(nv_map_field(store, first + i, NV_MAP_HASH), hashes[i]);
+	}
+	return NV_OK;
+}
+
+nv_status
+nv_store_bulk_vectors(nv_store *store, const void *vectors, size_t stride,
+					  const uint64_t *hashes, uint32_t n, nv_error *err)
+{
+	nv_vectors *vf = &store->vectors;
+	uint32_t first = atomic_load(&store->vertices);
+	uint32_t bytes = store->params.vector_bytes;
+	nv_status status;
+
+	status = nv_store_check(store, err);
+	if (status != NV_OK)
+		return status;
+	if (store->state.number > 0)
+		return nv_fail(err, NV_EINVAL, 0,
+					   "vectors in bulk come before the first checkpoint");
+	if (n > NV_MAX_VERTICES - first)
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "an index holds at most %u distinct vectors",
+					   NV_MAX_VERTICES);
+	nv_assert(vf->records == first);
+	if (vf->buffer == NULL)
+		vf->buffer = aligned_alloc(NV_BLOCK, NV_VECTOR_BUFFER);
+	if (vf->buffer == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory to write vectors");
+	if (first == 0)
+		memset(vf->buffer, 0, NV_VECTOR_BUFFER);
+	status = nv_array_grow(&store->map, (uint64_t) first + n, err);
+	for (uint32_t i = 0; i < n && status == NV_OK; i++)
+		status = append(vf, (const uint8_t *) vectors + i * stride, bytes,
+						nv_record_offset(bytes, (uint64_t) first + i), err);
+	if (status == NV_OK)
+		status = write_tail(vf, err);
+	if (status != NV_OK)
+	{
+		nv_store_fail(store); /* the buffer no longer fits the file */
+		return status;
+	}
+	pthread_rwlock_rdlock(&store->gate);
+	status = enter(store, first, hashes, n, err);
+	if (status == NV_OK)
+		vf->records = (uint64_t) first + n;
+	atomic_store(&store->dirty, true);
+	pthread_rwlock_unlock(&store->gate);
+	return status;
+}
+
+void
+nv_vectors_end_bulk(nv_store *store)
+{
+	free(store->vectors.buffer);
+	store->vectors.buffer = NULL;
+}
+
+nv_status
+nv_store_bulk_codes(nv_store *store, const uint8_t *codes, nv_error *err)
+{
+	uint64_t n = atomic_load(&store->vertices);
+	uint32_t stride = store->params.code_stride;
+	nv_status status;
+
+	if (stride == 0)
+		return nv_fail(err, NV_EINVAL, 0, "this index has no codes");
+	status = nv_array_grow(&store->codes, n, err);
+	if (status != NV_OK)
+		return status;
+	pthread_rwlock_rdlock(&store->gate);
+	status = nv_array_touch(&store->codes, 0, n * stride,
+							atomic_load(&store->epoch), err);
+	for (uint64_t v = 0; v < n && status == NV_OK; v += NV_CHUNK_ENTRIES)
+		memcpy(nv_array_entry(&store->codes, v), codes + v * stride,
+			   NV_MIN(n - v, NV_CHUNK_ENTRIES) * stride);
+	atomic_store(&store->dirty, true);
+	pthread_rwlock_unlock(&store->gate);
+	return status;
+}
+
+void
+nv_store_vector_extent(const nv_store *store, uint32_t vertex, uint64_t *offset,
+					   uint32_t *len, uint32_t *skip)
+{
+	uint32_t bytes = store->params.vector_bytes;
+	uint32_t align = nv_file_align(store->vectors.file);
+	uint64_t record = atomic_load(nv_map_field(store, vertex, NV_MAP_RECORD));
+	uint64_t start = nv_record_offset(bytes, record);
+
+	*offset = start / align * align;
+	*skip = (uint32_t) (start - *offset);
+	*len = (uint32_t) nv_round_up(*skip + bytes, align);
+}
+
+uint32_t
+nv_store_vector_extent_max(const nv_store *store)
+{
+	uint32_t bytes = store->params.vector_bytes;
+	uint32_t align = nv_file_align(store->vectors.file);
+	uint32_t shift; /* the farthest a record starts behind a border */
+
+	if (bytes <= NV_SECTOR)
+		return align; /* never across the border of a sector */
+	shift = align - NV_SECTOR;
+	return (uint32_t) nv_round_up(shift + bytes, align);
+}

@@ -1,0 +1,445 @@
+/*
+ * client.c
+ *		The backend's side of a request: claim the slot, submit, wait, withdraw.
+ *
+ * Every process owns the slot of its PGPROC.  A request left behind by an
+ * error or by the death of the process is withdrawn; the next request in the
+ * slot, of whoever owns it then, waits until the engine has let go of it.
+ */
+#include "postgres.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+
+#include "client.h"
+#include "worker_compat.h"
+#include "slots.h"
+#include "worker.h"
+
+#define WAIT_MS 1000    /* the incarnation is looked at that often at least */
+#define PROGRESS_MS 100 /* between calls of a progress function */
+#define SPIN_US 10      /* before the backend sleeps */
+
+/* This process's slot and owner number; NULL before the first request. */
+static NavisSlot *my_slot = NULL;
+static uint32 my_number;
+static uint64 my_owner;
+static bool may_spin;
+
+/* --- state ----------------------------------------------------------- */
+
+NavisEngineStatus
+navis_engine_status(void)
+{
+	if (navis_control == NULL)
+		return NAVIS_ENGINE_NOT_PRELOADED;
+	switch ((NavisWorkerState) atomic_load(&navis_control->worker_state))
+	{
+		case NAVIS_WORKER_STARTING:
+			return NAVIS_ENGINE_STARTING;
+		case NAVIS_WORKER_RUNNING:
+			return NAVIS_ENGINE_RUNNING;
+		case NAVIS_WORKER_STOPPED:
+			return NAVIS_ENGINE_STOPPED;
+		case NAVIS_WORKER_NONE:
+		case NAVIS_WORKER_FAILED:
+			break;
+	}
+	return NAVIS_ENGINE_NO_WORKER;
+}
+
+uint64
+navis_engine_incarnation(void)
+{
+	if (navis_control == NULL)
+		return 0;
+	return atomic_load(&navis_control->incarnation);
+}
+
+void
+navis_make_key(nv_key *key, const uint8 *identity)
+{
+	memset(key, 0, sizeof(*key));
+	key->system_id = GetSystemIdentifier();
+	key->database = MyDatabaseId;
+	memcpy(key->identity, identity, sizeof(key->identity));
+}
+
+/* --- the slot -------------------------------------------------------- */
+
+/*
+ * Ends this process's claim on a request, whatever its state: what nobody
+ * took is taken back, what runs is left to the engine, which sees it between
+ * two steps.
+ */
+static void
+withdraw(nv_request *request)
+{
+	uint32 state = NV_SUBMITTED;
+
+	if (atomic_compare_exchange_strong(&request->state, &state, NV_IDLE))
+		return;
+	state = NV_RUNNING;
+	if (atomic_compare_exchange_strong(&request->state, &state, NV_ABANDONED))
+	{
+		navis_wake_engine_all(navis_control);
+		return;
+	}
+	if (state == NV_DONE)
+		atomic_store(&request->state, NV_IDLE);
+}
+
+static void
+leave_slot(int code, Datum arg)
+{
+	if (my_slot != NULL)
+		withdraw(&my_slot->request);
+}
+
+/* First request of this process.  An owner number is never given twice. */
+static void
+enter_slot(void)
+{
+	my_number = (uint32) (MyProc - ProcGlobal->allProcs);
+	if (my_number >= navis_control->nslots)
+		elog(ERROR, "navis has no slot for process number %u", my_number);
+	my_owner = atomic_fetch_add(&navis_control->last_owner, 1) + 1;
+	may_spin = sysconf(_SC_NPROCESSORS_ONLN) > 1;
+	before_shmem_exit(leave_slot, 0);
+	my_slot = &navis_control->slots[my_number];
+	atomic_store(&my_slot->latch, MyLatch);
+}
+
+/*
+ * Sleeps until the latch is set, at most timeout_ms.  False: the postmaster is
+ * dead (only with interruptible = false; else the process ends).
+ */
+static bool
+wait_for_latch(long timeout_ms, bool interruptible)
+{
+	static uint32 wait_event = 0;
+	int rc;
+
+	rc = WaitLatch(
+		MyLatch,
+		WL_LATCH_SET | WL_TIMEOUT |
+			(interruptible ? WL_EXIT_ON_PM_DEATH : WL_POSTMASTER_DEATH),
+		timeout_ms, navis_wait_event("NavisEngine", &wait_event));
+	if (rc & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	if (interruptible)
+		CHECK_FOR_INTERRUPTS();
+	return (rc & WL_POSTMASTER_DEATH) == 0;
+}
+
+/*
+ * Waits until the slot is free.  False: the engine went away, or (with a
+ * timeout, which means without serving interrupts) it takes too long.
+ */
+static bool
+wait_until_free(nv_request *request, int timeout_ms)
+{
+	bool interruptible = timeout_ms < 0;
+	uint64 end = navis_now_us() + (uint64) Max(timeout_ms, 0) * 1000;
+	bool ok = true;
+
+	while (ok && atomic_load(&request->state) != NV_IDLE)
+	{
+		uint64 now = navis_now_us();
+		long ms = WAIT_MS;
+
+		if (!interruptible)
+			ms = now < end ? (long) ((end - now) / 1000 + 1) : 0;
+		ok = ms > 0 && navis_engine_incarnation() != 0 &&
+			 wait_for_latch(Min(ms, WAIT_MS), interruptible);
+	}
+	if (!interruptible)
+		SetLatch(MyLatch); /* others may have waited for what we consumed */
+	return ok;
+}
+
+static nv_request *
+begin(nv_request_kind kind, const nv_key *key, int timeout_ms)
+{
+	nv_request *request;
+	uint64 incarnation;
+
+	if (MyProc == NULL || navis_engine_incarnation() == 0)
+		return NULL;
+	if (my_slot == NULL)
+		enter_slot();
+	request = &my_slot->request;
+	withdraw(request);
+	if (atomic_load(&request->state) != NV_IDLE &&
+		!wait_until_free(request, timeout_ms))
+		return NULL;
+	incarnation = navis_engine_incarnation();
+	if (incarnation == 0)
+		return NULL;
+	request->kind = kind;
+	request->status = NV_OK;
+	request->sys_errno = 0;
+	request->engine = incarnation;
+	request->owner = my_owner;
+	request->key = *key;
+	atomic_store(&request->phase, 0);
+	atomic_store(&request->done, 0);
+	atomic_store(&request->total, 0);
+	memset(&request->u, 0, sizeof(request->u));
+	request->detail[0] = '\0';
+	return request;
+}
+
+nv_request *
+navis_request_begin(nv_request_kind kind, const nv_key *key)
+{
+	return begin(kind, key, -1);
+}
+
+nv_request *
+navis_request_begin_noerror(nv_request_kind kind, const nv_key *key,
+							int timeout_ms)
+{
+	return begin(kind, key, Max(timeout_ms, 0));
+}
+
+/* --- submit and wait ------------------------------------------------- */
+
+static void
+submit(nv_request *request)
+{
+	uint64 mask = UINT64_C(1) << (my_number % 64);
+
+	Assert(request == &my_slot->request);
+	atomic_store(&request->state, NV_SUBMITTED);
+	/* The state before the bit: see claim_request. */
+	atomic_fetch_or(&navis_control->submitted[my_number / 64], mask);
+	navis_wake_engine(navis_control);
+}
+
+static bool
+is_done(nv_request *request)
+{
+	return atomic_load(&request->state) == NV_DONE;
+}
+
+/* A fast answer is cheaper to wait for than to be woken for. */
+static bool
+spin_until_done(nv_request *request)
+{
+	uint64 end;
+
+	if (!may_spin)
+		return is_done(request);
+	end = navis_now_us() + SPIN_US;
+	do
+	{
+		for (int i = 0; i < 32; i++)
+		{
+			if (is_done(request))
+				return true;
+			navis_relax();
+		}
+	} while (navis_now_us() < end);
+	return false;
+}
+
+/*
+ * The engine this request was given to is gone or leaving.  Checked after the
+ * submission, so either the worker's sweep has seen the request or we see
+ * that the incarnation changed.
+ */
+static bool
+engine_gone(nv_request *request)
+{
+	return navis_engine_incarnation() != request->engine;
+}
+
+static nv_status
+answer(nv_request *request)
+{
+	nv_status status;
+
+	if (!is_done(request))
+	{
+		withdraw(request);
+		return NV_EUNUSABLE;
+	}
+	status = (nv_status) request->status;
+	/* A stopping engine cancels what runs. */
+	if (status == NV_ECANCELLED && engine_gone(request))
+		status = NV_EUNUSABLE;
+	return status;
+}
+
+static void
+wait_for_answer(nv_request *request,
+				void (*progress)(nv_request *request, void *arg), void *arg)
+{
+	uint64 last = navis_now_us();
+
+	while (!is_done(request) && !engine_gone(request))
+	{
+		wait_for_latch(progress ? PROGRESS_MS : WAIT_MS, true);
+		if (progress && navis_now_us() - last >= PROGRESS_MS * 1000)
+		{
+			progress(request, arg);
+			last = navis_now_us();
+		}
+	}
+}
+
+nv_status
+navis_request_call(nv_request *request,
+				   void (*progress)(nv_request *request, void *arg), void *arg)
+{
+	/* LWLocks, buffer content locks among them, hold off interrupts. */
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+	if (InterruptHoldoffCount != 0)
+		elog(ERROR, "navis engine called while interrupts are held off");
+
+	submit(request);
+	if (spin_until_done(request))
+		return answer(request);
+	PG_TRY();
+	{
+		wait_for_answer(request, progress, arg);
+	}
+	PG_CATCH();
+	{
+		withdraw(request);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return answer(request);
+}
+
+nv_status
+navis_request_call_noerror(nv_request *request, int timeout_ms)
+{
+	uint64 end = navis_now_us() + (uint64) Max(timeout_ms, 0) * 1000;
+	bool alive = true;
+	uint64 now;
+
+	submit(request);
+	if (spin_until_done(request))
+		return answer(request);
+	while (!is_done(request) && !engine_gone(request) && alive &&
+		   (now = navis_now_us()) < end)
+		alive = wait_for_latch(Min((end - now) / 1000 + 1, WAIT_MS), false);
+	SetLatch(MyLatch); /* others may have waited for what we consumed */
+	if (is_done(request) || engine_gone(request) || !alive)
+		return answer(request);
+	withdraw(request);
+	return NV_ECANCELLED;
+}
+
+/* --- without waiting ------------------------------------------------- */
+
+void
+navis_cursor_release(const nv_key *key, uint64 cursor)
+{
+	uint64 mask = UINT64_C(1) << (my_number % 64);
+
+	/* A cursor needs a request, so there is a slot if there is a cursor. */
+	if (cursor == 0 || my_slot == NULL)
+		return;
+	for (int i = 0; i < NAVIS_SLOT_RELEASES; i++)
+	{
+		NavisRelease *release = &my_slot->releases[i];
+
+		if (atomic_load(&release->state) != NAVIS_RELEASE_EMPTY)
+			continue;
+		release->cursor = cursor;
+		release->engine = my_slot->request.engine;
+		release->owner = my_owner;
+		release->key = *key;
+		atomic_store(&release->state, NAVIS_RELEASE_FULL);
+		atomic_fetch_or(&navis_control->released[my_number / 64], mask);
+		return; /* no wake-up: it can wait for the engine's next request */
+	}
+	/* No room: the engine drops it when it was idle for long. */
+}
+
+void
+navis_helper_wanted(Oid database)
+{
+	Latch *latch;
+
+	if (navis_control == NULL || !OidIsValid(database))
+		return;
+	for (int i = 0; i < NAVIS_WANTED; i++)
+	{
+		uint32 found = 0;
+
+		if (atomic_compare_exchange_strong(&navis_control->wanted[i], &found,
+										   database))
+			break;
+		if (found == database)
+			return; /* the worker knows */
+	}
+	/* No room: whoever needs it asks again. */
+	latch = atomic_load(&navis_control->worker_latch);
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+/* --- errors ---------------------------------------------------------- */
+
+static int
+sqlstate(nv_status status)
+{
+	switch (status)
+	{
+		case NV_ENOMEM:
+			return ERRCODE_OUT_OF_MEMORY;
+		case NV_EIO:
+			return ERRCODE_IO_ERROR;
+		case NV_ENOSPC:
+			return ERRCODE_DISK_FULL;
+		case NV_ECORRUPT:
+			return ERRCODE_DATA_CORRUPTED;
+		case NV_EVERSION:
+		case NV_EFOREIGN:
+		case NV_EUNUSABLE:
+			return ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+		case NV_ENOENT:
+			return ERRCODE_UNDEFINED_OBJECT;
+		case NV_EEXIST:
+			return ERRCODE_DUPLICATE_OBJECT;
+		case NV_EBUSY:
+			return ERRCODE_OBJECT_IN_USE;
+		case NV_ECANCELLED:
+			return ERRCODE_QUERY_CANCELED;
+		case NV_EINVAL:
+			return ERRCODE_INVALID_PARAMETER_VALUE;
+		case NV_ELIMIT:
+			return ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+		case NV_OK:
+			break;
+	}
+	return ERRCODE_INTERNAL_ERROR;
+}
+
+void
+navis_request_error(nv_request *request, nv_status status, const char *what)
+{
+	/* Only an answered request's text is ours to read. */
+	const char *detail = nv_status_name(status);
+
+	if (status == NV_EUNUSABLE)
+		detail = "the navis engine went away or cannot use the index";
+	if (request != NULL && is_done(request) && request->detail[0] != '\0')
+		detail = request->detail;
+	if (request != NULL && is_done(request) && request->sys_errno != 0)
+		ereport(ERROR,
+				(errcode(sqlstate(status)), errmsg("%s: %s", what, detail),
+				 errdetail("The operating system reported: %s.",
+						   strerror(request->sys_errno))));
+	ereport(ERROR, (errcode(sqlstate(status)), errmsg("%s: %s", what, detail)));
+}

@@ -1,0 +1,90 @@
+/*
+ * client.h
+ *		How a backend talks to the engine: its request slot.
+ *
+ * Every process with a PGPROC has one slot in main shared memory, so one
+ * request at a time.  Waiting is interruptible; a request left behind by an
+ * error is abandoned and the engine lets go of it soon after.
+ */
+#ifndef NAVIS_CLIENT_H
+#define NAVIS_CLIENT_H
+
+#include "postgres.h"
+
+#include "navis/request.h"
+
+/* Why there is no engine. */
+typedef enum NavisEngineStatus
+{
+	NAVIS_ENGINE_RUNNING,
+	NAVIS_ENGINE_NOT_PRELOADED, /* not in shared_preload_libraries */
+	NAVIS_ENGINE_STARTING,
+	NAVIS_ENGINE_NO_WORKER, /* preloaded, but no worker slot, or it failed */
+	NAVIS_ENGINE_STOPPED    /* shutting down, or binary upgrade */
+} NavisEngineStatus;
+
+extern NavisEngineStatus navis_engine_status(void);
+
+/* Number that changes with every start of the engine; 0: none runs. */
+extern uint64 navis_engine_incarnation(void);
+
+/* Fills key for an index of the current database. */
+extern void navis_make_key(nv_key *key, const uint8 *identity);
+
+/*
+ * This process's slot, free and with kind and key set, everything else 0
+ * (except data); NULL when no engine runs.  Waits (interruptibly) for the
+ * engine to let go of an abandoned request.
+ */
+extern nv_request *navis_request_begin(nv_request_kind kind, const nv_key *key);
+
+/*
+ * Submits and waits for the answer; returns its status, NV_EUNUSABLE when the
+ * engine went away meanwhile.  Interrupts are served: an error thrown from
+ * here (cancel, terminate, postmaster death) abandons the request.  Must not be
+ * called with an LWLock or buffer lock held (asserted).  The results stay in
+ * the slot until the next navis_request_begin of this process.
+ *
+ * progress (may be NULL) is called about ten times a second.
+ */
+extern nv_status
+navis_request_call(nv_request *request,
+				   void (*progress)(nv_request *request, void *arg), void *arg);
+
+/*
+ * As navis_request_begin, but throws nothing and serves no interrupts; for
+ * abort paths.  NULL also when the engine does not let go of an abandoned
+ * request within timeout_ms.
+ */
+extern nv_request *navis_request_begin_noerror(nv_request_kind kind,
+											   const nv_key *key,
+											   int timeout_ms);
+
+/*
+ * As navis_request_call, but throws nothing and serves no interrupts; for
+ * what must be told in an abort path.  Waits at most timeout_ms.
+ */
+extern nv_status navis_request_call_noerror(nv_request *request,
+											int timeout_ms);
+
+/*
+ * Lets the engine free a cursor.  Throws nothing, waits for nothing: safe in
+ * memory context callbacks and in transaction abort.
+ */
+extern void navis_cursor_release(const nv_key *key, uint64 cursor);
+
+/*
+ * Asks the worker to run a helper in this database soon (rebuild, collect).
+ * Returns at once; harmless when there is no engine.
+ */
+extern void navis_helper_wanted(Oid database);
+
+/*
+ * ereport(ERROR) for a failed request, with SQLSTATE by status; the message is
+ * "what: why", e.g. what = "could not build index \"i\"".  request may be
+ * NULL.
+ */
+extern void navis_request_error(nv_request *request, nv_status status,
+								const char *what) pg_attribute_noreturn();
+
+#endif
