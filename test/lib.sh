@@ -114,3 +114,8 @@ start_server() {
 stop_server() {
 	as_server pg_ctl -D "$1/data" -m fast -w -s stop 2>/dev/null || true
 }
+
+restart_server() {
+	as_server pg_ctl -D "$1/data" -l "$1/server.log" -m fast -w -s restart ||
+		{ as_root tail -n 30 "$1/server.log" >&2; return 1; }
+}

@@ -414,8 +414,10 @@ bulk_write(bulk *b, uint32_t pages, nv_cancel_fn cancel, void *cancel_arg,
 		n = NV_MIN(pages - p, BULK_PAGES);
 		if (cancel != NULL && cancel(cancel_arg))
 			return nv_fail(err, NV_ECANCELLED, 0, "writing edge lists stopped");
+		pthread_rwlock_rdlock(&b->store->gate);
 		for (uint32_t i = 0; i < n && status == NV_OK; i++)
 			status = bulk_page(b, p + i, b->buffer + (size_t) i * NV_PAGE, err);
+		pthread_rwlock_unlock(&b->store->gate);
 		if (status == NV_OK)
 			status = nv_file_write(b->store->edges.file, b->buffer,
 								   (size_t) n * NV_PAGE, (uint64_t) p * NV_PAGE,
@@ -436,13 +438,15 @@ nv_store_bulk_edges(nv_store *store, const nv_graph *graph,
 		status = nv_edges_reserve(store, pages, err);
 	if (status == NV_OK)
 		status = bulk_sort(&b, page, pages, err);
-	pthread_rwlock_rdlock(&store->gate);
 	if (status == NV_OK)
+	{
 		status = bulk_write(&b, pages, cancel, cancel_arg, err);
-	if (status == NV_OK)
-		status = nv_edges_recount(store, pages, err);
-	atomic_store(&store->dirty, true);
-	pthread_rwlock_unlock(&store->gate);
+		if (status == NV_OK)
+			status = nv_edges_recount(store, pages, err);
+		if (status != NV_OK)
+			nv_store_fail(store); /* the map names lists that are not there */
+		atomic_store(&store->dirty, true);
+	}
 	free(b.order);
 	free(b.first);
 	free(b.buffer);

@@ -97,9 +97,9 @@ nv_array_grow(nv_array *array, uint64_t n, nv_error *err)
 }
 
 static nv_status
-touch_segment(nv_segment *seg, const uint8_t *bytes, uint64_t epoch,
-			  nv_error *err)
+touch_segment(nv_array *array, uint64_t segment, uint64_t epoch, nv_error *err)
 {
+	nv_segment *seg = nv_array_segment(array, segment);
 	nv_status status = NV_OK;
 
 	pthread_mutex_lock(&seg->latch);
@@ -109,7 +109,10 @@ touch_segment(nv_segment *seg, const uint8_t *bytes, uint64_t epoch,
 		/* Changed before a cut whose checkpoint has not come by yet. */
 		seg->saved = aligned_alloc(NV_BLOCK, NV_SEGMENT);
 		if (seg->saved != NULL)
-			memcpy(seg->saved, bytes, NV_SEGMENT);
+		{
+			memcpy(seg->saved, nv_array_window(array, segment), NV_SEGMENT);
+			atomic_fetch_add(&array->memory, NV_SEGMENT);
+		}
 		else
 			status = nv_fail(err, NV_ENOMEM, 0,
 							 "no memory to save a segment for a checkpoint");
@@ -134,8 +137,7 @@ nv_array_touch(nv_array *array, uint64_t first_byte, uint64_t bytes,
 	last = (first_byte + bytes - 1) / NV_SEGMENT;
 	for (uint64_t s = first_byte / NV_SEGMENT; s <= last; s++)
 	{
-		nv_status status = touch_segment(nv_array_segment(array, s),
-										 nv_array_window(array, s), epoch, err);
+		nv_status status = touch_segment(array, s, epoch, err);
 
 		if (status != NV_OK)
 			return status;
@@ -156,6 +158,7 @@ nv_array_take(nv_array *array, uint64_t segment, uint64_t closed, uint8_t *out)
 		memcpy(out, seg->saved, NV_SEGMENT);
 		free(seg->saved);
 		seg->saved = NULL;
+		atomic_fetch_sub(&array->memory, NV_SEGMENT);
 		found = true;
 	}
 	else if (seg->dirty && seg->changed <= closed)

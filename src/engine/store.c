@@ -152,7 +152,11 @@ nv_store_set_code_stride(nv_store *store, uint32_t stride, nv_error *err)
 		return status;
 	nv_array_free(&store->codes);
 	store->params = params;
-	return nv_array_init(&store->codes, stride, err);
+	status = nv_array_init(&store->codes, stride, err);
+	if (status == NV_OK)
+		status =
+			nv_array_grow(&store->codes, atomic_load(&store->vertices), err);
+	return status;
 }
 
 nv_status
@@ -493,8 +497,6 @@ other_memory(nv_store *store)
 
 	bytes += atomic_load(&store->readers.high) * sizeof(nv_epoch_place);
 	bytes += atomic_load(&store->rmw.count) * (NV_PAGE + sizeof(nv_rmw_page));
-	if (store->vectors.buffer != NULL)
-		bytes += NV_VECTOR_BUFFER;
 	pthread_mutex_lock(&store->edges.allocator);
 	bytes += store->edges.capacity * (sizeof(nv_page_info) + sizeof(uint32_t));
 	pthread_mutex_unlock(&store->edges.allocator);

@@ -30,8 +30,8 @@
 #define PREFETCH_AHEAD 6
 #define PREFETCH_LINES 16
 
-/* Floats compared between two questions to params->cancel: below 2 ms. */
-#define CANCEL_WORK (UINT64_C(1) << 21)
+/* Floats compared between two questions to params->cancel: below 1 ms. */
+#define CANCEL_WORK (UINT64_C(1) << 20)
 
 /*
  * Share of the cap a new or overflowing list is pruned to.  Nearer to the cap

@@ -57,16 +57,20 @@ append(nv_vectors *vectors, const uint8_t *bytes, uint32_t len, uint64_t offset,
 	return NV_OK;
 }
 
-/* Enters n new vertices in the map, without lists. */
+/* Enters n new vertices in the map, without lists, their codes all zero. */
 static nv_status
 enter(nv_store *store, uint32_t first, const uint64_t *hashes, uint32_t n,
 	  nv_error *err)
 {
+	uint64_t epoch = atomic_load(&store->epoch);
+	uint32_t stride = store->params.code_stride;
 	nv_status status;
 
 	status = nv_array_touch(&store->map, (uint64_t) first * NV_MAP_ENTRY,
-							(uint64_t) n * NV_MAP_ENTRY,
-							atomic_load(&store->epoch), err);
+							(uint64_t) n * NV_MAP_ENTRY, epoch, err);
+	if (status == NV_OK)
+		status = nv_array_touch(&store->codes, (uint64_t) first * stride,
+								(uint64_t) n * stride, epoch, err);
 	if (status != NV_OK)
 		return status;
 	atomic_store(&store->vertices, first + n);
@@ -105,6 +109,8 @@ nv_store_bulk_vectors(nv_store *store, const void *vectors, size_t stride,
 	if (first == 0)
 		memset(vf->buffer, 0, NV_VECTOR_BUFFER);
 	status = nv_array_grow(&store->map, (uint64_t) first + n, err);
+	if (status == NV_OK)
+		status = nv_array_grow(&store->codes, (uint64_t) first + n, err);
 	for (uint32_t i = 0; i < n && status == NV_OK; i++)
 		status = append(vf, (const uint8_t *) vectors + i * stride, bytes,
 						nv_record_offset(bytes, (uint64_t) first + i), err);
@@ -140,9 +146,6 @@ nv_store_bulk_codes(nv_store *store, const uint8_t *codes, nv_error *err)
 
 	if (stride == 0)
 		return nv_fail(err, NV_EINVAL, 0, "this index has no codes");
-	status = nv_array_grow(&store->codes, n, err);
-	if (status != NV_OK)
-		return status;
 	pthread_rwlock_rdlock(&store->gate);
 	status = nv_array_touch(&store->codes, 0, n * stride,
 							atomic_load(&store->epoch), err);

@@ -42,11 +42,16 @@ static const nv_key test_key = {
 					 why.detail);                                              \
 	} while (0)
 
-/* A new empty directory; name has room for 64 bytes. */
+#define NAME 256 /* bytes of a directory's name */
+
+/* A new empty directory below TMPDIR. */
 static inline void
 make_directory(char *name)
 {
-	snprintf(name, 64, "navis_store_XXXXXX");
+	const char *parent = getenv("TMPDIR");
+
+	snprintf(name, NAME, "%s/navis_store_XXXXXX",
+			 parent != NULL ? parent : "/tmp");
 	if (mkdtemp(name) == NULL)
 		abort();
 }

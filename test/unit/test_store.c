@@ -11,7 +11,14 @@
 #include "io_internal.h"
 #include "store_internal.h"
 
-static char dir[64], copy[64];
+/* Seeds of damage; there are no threads here for TSan to watch. */
+#ifdef __SANITIZE_THREAD__
+#define DAMAGES 60
+#else
+#define DAMAGES 400
+#endif
+
+static char dir[NAME], copy[NAME];
 
 static int
 make_two(void **state)
@@ -197,6 +204,81 @@ test_no_vertices(void **state)
 	assert_memory_equal(nv_store_get_blob(store, NV_BLOB_META, &len), "abc", 3);
 	assert_int_equal(len, 3);
 	nv_store_close(store);
+}
+
+/* Vertices that have no list yet, and no code. */
+static void
+test_first_lists(void **state)
+{
+	nv_store_params params = test_params(3, 8);
+	nv_store *store = NULL;
+	nv_writer *writer;
+	float vectors[3 * VERTICES] = {0};
+	uint64_t hashes[VERTICES] = {0};
+	uint8_t *edges;
+
+	ok(nv_store_create(dir, &params, NULL, &store, &why));
+	ok(nv_store_bulk_vectors(store, vectors, 12, hashes, VERTICES, &why));
+	checkpoint(store, 1);
+	nv_store_close(store);
+	store = open_ok(dir);
+	ok(nv_writer_create(store, &writer, &why));
+	for (uint32_t v = 0; v < VERTICES; v += 2)
+	{
+		assert_true(nv_store_edge_word(store, v) == 0);
+		relink_to(writer, v, v / 2);
+	}
+	checkpoint(store, 2);
+	nv_writer_destroy(writer);
+	nv_store_close(store);
+	store = open_ok(dir);
+	edges = read_file(nv_store_edge_file(store));
+	for (uint32_t v = 0; v < VERTICES; v++)
+	{
+		assert_false(nv_store_edge_word(store, v) & NV_LINKED);
+		assert_int_equal(version_in(store, v, edges),
+						 v % 2 == 0 ? (int) v / 2 : -1);
+		assert_int_equal(nv_store_code(store, v)[3], 0);
+	}
+	free(edges);
+	nv_store_close(store);
+}
+
+static bool
+cancel_at_once(void *arg)
+{
+	return true;
+}
+
+/* A build that stopped is never published. */
+static void
+test_bulk_cancelled(void **state)
+{
+	nv_store_params params = test_params(3, 0);
+	nv_store *store = NULL;
+	nv_checkpoint_hooks hooks = {0};
+	float vectors[3 * VERTICES] = {0};
+	uint64_t hashes[VERTICES] = {0};
+	uint32_t page[VERTICES], pages;
+	nv_graph graph;
+	nv_error err;
+
+	make_graph(&graph);
+	pages = scatter(&graph, page);
+	ok(nv_store_create(dir, &params, NULL, &store, &why));
+	ok(nv_store_bulk_vectors(store, vectors, 12, hashes, VERTICES, &why));
+	page[9] = pages; /* refused before anything is done */
+	assert_int_equal(
+		nv_store_bulk_edges(store, &graph, page, pages, NULL, NULL, &err),
+		NV_EINVAL);
+	page[9] = 0;
+	assert_int_equal(nv_store_bulk_edges(store, &graph, page, pages,
+										 cancel_at_once, NULL, &err),
+					 NV_ECANCELLED);
+	assert_int_equal(nv_store_checkpoint(store, &hooks, &err), NV_EIO);
+	nv_store_close(store);
+	assert_int_equal(open_status(dir, &test_key), NV_ENOENT);
+	free_graph(&graph);
 }
 
 static void
@@ -656,7 +738,7 @@ test_random_damage(void **state)
 	bytes = slurp(dir, "state", &len);
 	bad = malloc(len);
 	nv_set_log_sink(quiet, NULL);
-	for (uint64_t n = 1; n <= 400; n++)
+	for (uint64_t n = 1; n <= DAMAGES; n++)
 	{
 		uint64_t seed = nv_random_seed(n), kind = n % 5;
 		uint64_t changes = 1 + nv_random_below(&seed, 8);
@@ -1267,6 +1349,8 @@ main(void)
 		with_files(test_build_reopen),
 		with_files(test_empty_lists),
 		with_files(test_no_vertices),
+		with_files(test_first_lists),
+		with_files(test_bulk_cancelled),
 		with_files(test_bad_arguments),
 		with_files(test_elements),
 		with_files(test_blobs),

@@ -22,7 +22,7 @@
 
 static nv_store *store;
 static nv_cache *cache;
-static char dir[64], copy[64];
+static char dir[NAME], copy[NAME];
 static _Atomic bool stop;
 static _Atomic uint64_t relinks, lost, reads, worn_out, outlived;
 static _Atomic uint64_t journal; /* "LSN" */

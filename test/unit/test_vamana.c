@@ -447,7 +447,7 @@ build_hooked(const float *rows, uint32_t n, hook *h, uint32_t threads,
 static void
 test_cancel(void **unused)
 {
-	uint32_t n = SANITIZED ? 800 : 2000;
+	uint32_t n = SANITIZED ? 1200 : 2000;
 	float *rows = fix_points(n, 18, false);
 	hook count = {0};
 	nv_graph g;

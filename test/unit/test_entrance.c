@@ -1,0 +1,424 @@
+/*
+ * test_entrance.c
+ *		The entrance graph: what it finds, tombstones, the flat form.
+ */
+#include "graph_fixture.h"
+
+#include "entrance.h"
+
+#define POINTS 4000u
+
+static nv_entrance *
+build(const float *rows, uint32_t n, float ratio, uint64_t seed)
+{
+	nv_entrance *ent;
+	nv_error err = {0};
+
+	assert_int_equal(nv_entrance_build(rows, FIX_DIM, n, FIX_DIM, ratio, 32,
+									   1.2f, 2, seed, NULL, NULL, &ent, &err),
+					 NV_OK);
+	assert_non_null(ent);
+	return ent;
+}
+
+static void *
+new_scratch(const nv_entrance *ent)
+{
+	void *scratch = nv_alloc(nv_entrance_scratch_size(ent));
+
+	assert_non_null(scratch);
+	return scratch;
+}
+
+/* The nearest live member by brute force. */
+static nv_candidate
+nearest_member(const nv_entrance *ent, const float *rows, uint32_t n,
+			   const bool *dead, const float *query)
+{
+	nv_candidate best = {INFINITY, UINT32_MAX};
+
+	for (uint32_t v = 0; v < n; v++)
+	{
+		float d = nv_l2sq(query, fix_row(rows, v), FIX_DIM);
+
+		if (nv_entrance_member(ent, v) && d < best.dist &&
+			(dead == NULL || !dead[v]))
+			best = (nv_candidate){d, v};
+	}
+	return best;
+}
+
+static void
+test_sample(void **unused)
+{
+	float *rows = fix_points(POINTS, 1, false);
+	nv_entrance *a = build(rows, POINTS, 0.05f, 3);
+	nv_entrance *b = build(rows, POINTS, 0.05f, 4);
+	uint32_t members = 0;
+	uint32_t low = 0;
+	uint32_t common = 0;
+
+	for (uint32_t v = 0; v < POINTS; v++)
+	{
+		bool in = nv_entrance_member(a, v);
+
+		members += in;
+		low += in && v < POINTS / 2;
+		common += in && nv_entrance_member(b, v);
+	}
+	assert_int_equal(nv_entrance_count(a), 200);
+	assert_int_equal(members, 200);
+	assert_false(nv_entrance_member(a, POINTS));
+	assert_false(nv_entrance_member(a, UINT32_MAX));
+	/* Uniform: about half in each half (5 deviations), seeds matter. */
+	assert_true(low > 65 && low < 135);
+	assert_true(common < 40);
+	assert_true(nv_entrance_memory(a) > 200u * FIX_DIM * 2);
+	nv_entrance_free(a);
+	nv_entrance_free(b);
+	free(rows);
+}
+
+/* Entry quality, order, and distances in graph space at any magnitude. */
+static void
+check_search(float factor)
+{
+	float *rows = fix_points(POINTS, 2, false);
+	float *query = fix_points(100, 50, false);
+	uint32_t found_nearest = 0;
+	nv_entrance *ent;
+	void *scratch;
+
+	for (size_t i = 0; i < (size_t) POINTS * FIX_DIM; i++)
+		rows[i] *= factor;
+	for (size_t i = 0; i < 100 * FIX_DIM; i++)
+		query[i] *= factor;
+	ent = build(rows, POINTS, 0.1f, 5);
+	scratch = new_scratch(ent);
+	for (uint32_t q = 0; q < 100; q++)
+	{
+		nv_candidate out[10];
+		const float *at = fix_row(query, q);
+		nv_candidate best = nearest_member(ent, rows, POINTS, NULL, at);
+
+		assert_int_equal(
+			nv_entrance_search(ent, at, NV_ENTRANCE_LIST, 10, scratch, out),
+			10);
+		for (uint32_t i = 0; i < 10; i++)
+		{
+			float d = nv_l2sq(at, fix_row(rows, out[i].id), FIX_DIM);
+
+			assert_true(nv_entrance_member(ent, out[i].id));
+			assert_true(fabsf(out[i].dist - d) <= 0.01f * d);
+			assert_true(i == 0 || out[i].dist >= out[i - 1].dist);
+			for (uint32_t j = 0; j < i; j++)
+				assert_true(out[j].id != out[i].id);
+		}
+		/* Halves may swap members that are equally near. */
+		found_nearest += out[0].dist <= best.dist * 1.01f;
+	}
+	if (found_nearest < 90)
+		fail_msg("nearest member found for %u of 100", found_nearest);
+	nv_entrance_free(ent);
+	free(scratch);
+	free(rows);
+	free(query);
+}
+
+static void
+test_search(void **unused)
+{
+	check_search(1.0f);
+}
+
+/* Beyond what a half can hold. */
+static void
+test_magnitudes(void **unused)
+{
+	check_search(1e7f);
+	check_search(1e-9f);
+}
+
+static void
+test_drop(void **unused)
+{
+	float *rows = fix_points(1000, 6, false);
+	nv_entrance *ent = build(rows, 1000, 0.2f, 7);
+	void *scratch = new_scratch(ent);
+	bool dead[1000] = {false};
+	uint32_t left = nv_entrance_count(ent);
+	uint32_t v = 0;
+	nv_candidate out[20];
+
+	for (; left > 0; left--)
+	{
+		const float *query = fix_row(rows, (left * 37) % 1000);
+		uint32_t count = nv_entrance_search(ent, query, 10, 20, scratch, out);
+
+		/* The list grows past the dead ones; all are in its reach here. */
+		assert_int_equal(count, NV_MIN(left, 20));
+		for (uint32_t i = 0; i < count; i++)
+			assert_false(dead[out[i].id]);
+		if (left <= 20) /* then the answer is complete, hence exact */
+		{
+			nv_candidate best = nearest_member(ent, rows, 1000, dead, query);
+
+			assert_true(out[0].dist <= best.dist * 1.01f + 1e-3f);
+		}
+		while (!nv_entrance_member(ent, v))
+			v++;
+		dead[v] = true;
+		nv_entrance_drop(ent, v);
+		nv_entrance_drop(ent, v); /* twice is once */
+		assert_true(nv_entrance_member(ent, v++));
+	}
+	assert_int_equal(nv_entrance_search(ent, rows, 10, 20, scratch, out), 0);
+	/* Not members: nothing happens. */
+	nv_entrance_drop(ent, 1000);
+	nv_entrance_drop(ent, UINT32_MAX);
+	nv_entrance_free(ent);
+	free(scratch);
+	free(rows);
+}
+
+static void
+test_tiny(void **unused)
+{
+	float *rows = fix_points(3, 8, false);
+	nv_candidate out[5];
+	nv_entrance *ent;
+
+	for (uint32_t n = 1; n <= 3; n++)
+		for (int all = 0; all < 2; all++)
+		{
+			uint32_t count = all ? n : 1;
+			void *scratch;
+
+			ent = build(rows, n, all ? 1.0f : 0.0f, 9);
+			scratch = new_scratch(ent);
+			assert_int_equal(nv_entrance_count(ent), count);
+			assert_int_equal(nv_entrance_search(ent, rows, 10, 5, scratch, out),
+							 count);
+			assert_true(out[0].id < n);
+			nv_entrance_free(ent);
+			free(scratch);
+		}
+	assert_int_equal(nv_entrance_build(rows, FIX_DIM, 0, FIX_DIM, 0.1f, 32,
+									   1.2f, 1, 1, NULL, NULL, &ent, NULL),
+					 NV_EINVAL);
+	memset(rows, 0, 3 * FIX_DIM * sizeof(float)); /* no largest component */
+	ent = build(rows, 3, 1.0f, 10);
+	nv_entrance_free(ent);
+	free(rows);
+}
+
+static bool
+cancel_now(void *arg)
+{
+	return true;
+}
+
+static void
+test_cancel(void **unused)
+{
+	float *rows = fix_points(2000, 11, false);
+	nv_entrance *ent;
+	nv_error err = {0};
+
+	assert_int_equal(nv_entrance_build(rows, FIX_DIM, 2000, FIX_DIM, 1.0f, 32,
+									   1.2f, 2, 1, cancel_now, NULL, &ent,
+									   &err),
+					 NV_ECANCELLED);
+	assert_null(ent);
+	free(rows);
+}
+
+static uint8_t *
+save(const nv_entrance *ent, size_t *size)
+{
+	uint8_t *bytes;
+
+	*size = nv_entrance_saved_size(ent);
+	bytes = malloc(*size); /* exact, so that ASan sees a byte too many */
+	assert_non_null(bytes);
+	nv_entrance_save(ent, bytes);
+	return bytes;
+}
+
+static void
+test_save(void **unused)
+{
+	float *rows = fix_points(1500, 12, false);
+	nv_entrance *ent = build(rows, 1500, 0.1f, 13);
+	void *scratch = new_scratch(ent);
+	nv_entrance *loaded;
+	nv_error err = {0};
+	uint8_t *bytes;
+	uint8_t *again;
+	size_t size;
+	size_t size_again;
+
+	for (uint32_t v = 0; v < 1500; v += 3)
+		nv_entrance_drop(ent, v);
+	bytes = save(ent, &size);
+	assert_int_equal(
+		nv_entrance_load(bytes, size, 1500, FIX_DIM, &loaded, &err), NV_OK);
+	again = save(loaded, &size_again);
+	assert_int_equal(size, size_again);
+	assert_memory_equal(bytes, again, size);
+	assert_int_equal(nv_entrance_scratch_size(ent),
+					 nv_entrance_scratch_size(loaded));
+	for (uint32_t q = 0; q < 50; q++)
+	{
+		nv_candidate a[10];
+		nv_candidate b[10];
+
+		assert_int_equal(
+			nv_entrance_search(ent, fix_row(rows, q), 10, 10, scratch, a), 10);
+		assert_int_equal(
+			nv_entrance_search(loaded, fix_row(rows, q), 10, 10, scratch, b),
+			10);
+		assert_memory_equal(a, b, sizeof(a));
+		for (uint32_t i = 0; i < 10; i++)
+			assert_true(a[i].id % 3 != 0);
+	}
+	nv_entrance_free(ent);
+	nv_entrance_free(loaded);
+	free(bytes);
+	free(again);
+	free(scratch);
+	free(rows);
+}
+
+/* Loads damaged bytes; what is accepted must be searchable and in bounds. */
+static bool
+load_damaged(const uint8_t *bytes, size_t size, const float *query)
+{
+	nv_entrance *loaded;
+	nv_error err = {0};
+	nv_status status =
+		nv_entrance_load(bytes, size, 100, FIX_DIM, &loaded, &err);
+	nv_candidate out[10];
+	uint32_t count;
+	void *scratch;
+
+	if (status != NV_OK)
+	{
+		assert_true(status == NV_ECORRUPT || status == NV_EVERSION);
+		assert_int_equal(err.status, status);
+		assert_null(loaded);
+		return false;
+	}
+	scratch = new_scratch(loaded);
+	count = nv_entrance_search(loaded, query, 10, 10, scratch, out);
+	for (uint32_t i = 0; i < count; i++)
+		assert_true(out[i].id < 100 && !isnan(out[i].dist));
+	free(scratch);
+	nv_entrance_free(loaded);
+	return true;
+}
+
+static void
+test_corruption(void **unused)
+{
+	float *rows = fix_points(100, 14, false);
+	nv_entrance *ent = build(rows, 100, 0.3f, 15);
+	size_t size;
+	uint8_t *bytes = save(ent, &size);
+	size_t head = 32;
+	nv_entrance *loaded;
+	uint32_t rejected = 0;
+
+	assert_true(load_damaged(bytes, size, rows));
+	for (size_t len = 0; len < size; len += len < 2 * head ? 1 : 7)
+	{
+		uint8_t *cut = malloc(NV_MAX(len, 1));
+
+		memcpy(cut, bytes, len);
+		assert_false(load_damaged(cut, len, rows));
+		free(cut);
+	}
+	for (size_t at = 0; at < size; at++)
+	{
+		static const uint8_t flips[] = {0x01, 0x80, 0xff};
+
+		for (size_t f = 0; f < NV_LENGTH(flips); f++)
+		{
+			bytes[at] ^= flips[f];
+			rejected += !load_damaged(bytes, size, rows);
+			bytes[at] ^= flips[f];
+		}
+	}
+	assert_true(rejected > 500);
+	/* Other index: other dimensions, fewer vertices. */
+	assert_int_equal(
+		nv_entrance_load(bytes, size, 100, FIX_DIM - 1, &loaded, NULL),
+		NV_ECORRUPT);
+	assert_int_equal(nv_entrance_load(bytes, size, 20, FIX_DIM, &loaded, NULL),
+					 NV_ECORRUPT);
+	bytes[4]++;
+	assert_int_equal(nv_entrance_load(bytes, size, 100, FIX_DIM, &loaded, NULL),
+					 NV_EVERSION);
+	nv_entrance_free(ent);
+	free(bytes);
+	free(rows);
+}
+
+/* ---------- searches while members are dropped ---------- */
+
+typedef struct dropper
+{
+	nv_entrance *ent;
+	uint32_t n;
+} dropper;
+
+static void *
+drop_all(void *arg)
+{
+	dropper *d = arg;
+
+	for (uint32_t v = 0; v < d->n; v++)
+		nv_entrance_drop(d->ent, v);
+	return NULL;
+}
+
+static void
+test_concurrent_drop(void **unused)
+{
+	float *rows = fix_points(1000, 16, false);
+	nv_entrance *ent = build(rows, 1000, 0.2f, 17);
+	void *scratch = new_scratch(ent);
+	dropper d = {ent, 1000};
+	nv_candidate out[10];
+	pthread_t threads[2];
+
+	for (int t = 0; t < 2; t++)
+		assert_int_equal(pthread_create(&threads[t], NULL, drop_all, &d), 0);
+	for (uint32_t q = 0; q < 100; q++)
+		assert_true(nv_entrance_search(ent, fix_row(rows, q), 10, 10, scratch,
+									   out) <= 10);
+	for (int t = 0; t < 2; t++)
+		pthread_join(threads[t], NULL);
+	assert_int_equal(nv_entrance_search(ent, rows, 10, 10, scratch, out), 0);
+	nv_entrance_free(ent);
+	free(scratch);
+	free(rows);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_sample),
+		cmocka_unit_test(test_search),
+		cmocka_unit_test(test_magnitudes),
+		cmocka_unit_test(test_drop),
+		cmocka_unit_test(test_tiny),
+		cmocka_unit_test(test_cancel),
+		cmocka_unit_test(test_save),
+		cmocka_unit_test(test_corruption),
+		cmocka_unit_test(test_concurrent_drop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
