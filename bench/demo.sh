@@ -31,16 +31,16 @@ job=
 cleanup() {
 	local status=$?
 	trap - EXIT
-	[ -z "$job" ] || kill "$job" 2>/dev/null || true
+	[ -z "$job" ] || kill -- "-$job" 2>/dev/null || true
 	if [ -n "$dir" ] && { [ $keep = no ] || [ $status != 0 ]; }; then
 		if [ $status != 0 ] && [ -f "$dir/server.log" ]; then
-			say "" "The server's log ends:"
+			say "The server's log ends:"
 			as_root tail -n 20 "$dir/server.log" >&2
 		fi
 		stop_server "$dir"
 		as_root rm -rf "$dir"
 	fi
-	[ $status = 0 ] || say "" "The demo FAILED (status $status)."
+	[ $status = 0 ] || printf '\nThe demo FAILED (status %s).\n' "$status" >&2
 	exit $status
 }
 trap cleanup EXIT
@@ -55,13 +55,13 @@ step() {
 	printf '\n%d. %s\n' $step_number "$1"
 }
 fact() { printf '   %-22s %s\n' "$1" "$2"; }
-fail() { say "" "   FAILED: $1"; exit 1; }
+fail() { say "   FAILED: $1"; exit 1; }
 
 # check NAME FOUND EXPECTED
 check() { [ "$2" = "$3" ] || fail "$1 is \"$2\", expected \"$3\""; }
 
-# A line that is drawn again and again; on something that is not a terminal,
-# only when its first word group changes.
+# draw NAME DONE TOTAL: a line that is drawn again and again; where output is
+# not a terminal, a line when the name changes.
 drawn=
 draw() {
 	local name=$1 done=$2 total=$3 width=30 full bar
@@ -81,16 +81,17 @@ undraw() {
 	if [ -t 1 ]; then printf '\r\033[K'; fi
 }
 
-# follow LOG STATE-FUNCTION COMMAND...: runs the command, its output into LOG, and draws what
-# the function prints: name|done|total.
+# follow LOG STATE COMMAND...: runs the command, its output into LOG, and draws
+# what the function STATE prints meanwhile: name|done|total.
 follow() {
-	local log=$1 state=$2 line status=0
+	local log=$1 state=$2 line status=0 name done total
 	shift 2
-	"$@" >"$log" 2>&1 &
+	set -m # a process group of its own, to be ended as a whole
+	"$@" </dev/null >"$log" 2>&1 &
 	job=$!
+	set +m
 	while kill -0 "$job" 2>/dev/null; do
 		line=$($state) || line=
-		[ -z "$line" ] || (IFS='|'; set -f; set -- $line; printf '%s\n' "$@") >/dev/null
 		if [ -n "$line" ]; then
 			IFS='|' read -r name done total <<<"$line"
 			draw "$name" "${done:-0}" "${total:-0}"
@@ -122,6 +123,7 @@ start_everything() {
 	local start
 	step "Build and start"
 	need_server
+	as_root true # a password is asked for here, if at all
 	dir=$(scratch_dir demo)
 	fact "packages" "in place"
 	start=$(now)
@@ -220,15 +222,17 @@ make_functions() {
 					ORDER BY w.embedding <=> q LIMIT 10;
 			END \$\$;
 
-			-- Asks every question; the clock runs in the server.
-			CREATE FUNCTION measure_$method()
+			-- Asks every question so many times; the clock runs in the server.
+			CREATE FUNCTION measure_$method(rounds int)
 			RETURNS TABLE (question int, words text[], us float8)
 			LANGUAGE plpgsql $settings AS \$\$
 			DECLARE
 				q record;
 				started timestamptz;
 			BEGIN
-				FOR q IN SELECT s.id, s.embedding FROM questions s LOOP
+				FOR q IN SELECT s.id, s.embedding
+					FROM generate_series(1, rounds) r, questions s ORDER BY r, s.id
+				LOOP
 					started := clock_timestamp();
 					words := ARRAY(SELECT w.word FROM words w
 						ORDER BY w.embedding <=> q.embedding LIMIT 10);
@@ -277,14 +281,13 @@ measure() {
 	ask >"$dir/figures" <<-SQL
 		CREATE TEMP TABLE answers (method text, question int, words text[],
 			us float8);
-		SELECT count(*) AS warm_up FROM measure_index(), generate_series(1, 2) \gset
-		SELECT count(*) AS warm_up FROM measure_exact() \gset
-		INSERT INTO answers SELECT 'exact', * FROM measure_exact();
+		SELECT count(*) AS warm_up FROM measure_exact(1) \gset
+		INSERT INTO answers SELECT 'exact', * FROM measure_exact(1);
+		SELECT count(*) AS warm_up FROM measure_index(2) \gset
 		SELECT pg_stat_force_next_flush() \g /dev/null
 		SELECT idx_scan AS before FROM pg_stat_user_indexes
 			WHERE indexrelname = 'words_nearest' \gset
-		INSERT INTO answers SELECT 'index', m.* FROM generate_series(1, $rounds) r,
-			LATERAL (SELECT * FROM measure_index() WHERE r = r) m;
+		INSERT INTO answers SELECT 'index', * FROM measure_index($rounds);
 		SELECT 'mode', mode, hops, edge_pages, cache_hits, explored, vectors,
 			bytes_read, rows, rerank_window FROM navis_last_scan();
 		SELECT pg_stat_force_next_flush() \g /dev/null
@@ -335,13 +338,12 @@ nearest_to() {
 }
 
 insert_word() {
-	local before after mode pending start
+	local before after mode pending
 	step "A row inserted now is found now"
 	IFS='|' read -r before mode pending < <(nearest_to $neighbour)
 	fact "nearest to $neighbour" "$before"
-	start=$(now)
-	ask -v w=$held_out -c "INSERT INTO words SELECT * FROM questions WHERE word = '$held_out'"
-	fact "INSERT" "'$held_out', $(since "$start") with psql"
+	ask -c "INSERT INTO words SELECT * FROM questions WHERE word = '$held_out'"
+	fact "inserted" "$held_out"
 	IFS='|' read -r after mode pending < <(nearest_to $neighbour)
 	fact "nearest to $neighbour" "$after"
 	fact "answered by" "the $mode, and $pending row that is not linked yet, compared exactly"

@@ -149,7 +149,7 @@ static void
 put_float_if(Row *row, bool there, double value)
 {
 	row->nulls[row->n] = !there;
-	put(row, Float8GetDatum(value));
+	put(row, Float4GetDatum((float4) value));
 }
 
 static void
@@ -169,8 +169,8 @@ put_journal(Row *row, Relation index, const NavisMeta *meta)
 	put_text_if(row, true, metric_name(meta->metric));
 	put_int(row, meta->max_degree);
 	put_int(row, meta->build_list_size);
-	put(row, Float8GetDatum(meta->alpha));
-	put(row, Float8GetDatum(meta->entrance_ratio));
+	put(row, Float4GetDatum(meta->alpha));
+	put(row, Float4GetDatum(meta->entrance_ratio));
 	put_int(row, meta->entrance_degree);
 	put_int(row, RelationGetNumberOfBlocks(index));
 	put_int(row, live);

@@ -47,8 +47,7 @@ validate_function(const char *family, Form_pg_amproc proc)
 				 "expected %d",
 				 format_procedure(proc->amproc), proc->amprocnum,
 				 NAVIS_METRIC_PROC);
-	else if (!check_amproc_signature(proc->amproc, INT4OID, false, 0, 1,
-									 proc->amproclefttype))
+	else if (!check_amproc_signature(proc->amproc, INT4OID, true, 0, 0))
 		complain(family,
 				 "contains function %s with wrong signature for support "
 				 "number %d",

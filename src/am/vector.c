@@ -99,8 +99,15 @@ uint32
 navis_index_metric(Relation index)
 {
 	FmgrInfo *proc = index_getprocinfo(index, 1, 1);
-	int32 metric = DatumGetInt32(FunctionCall0Coll(proc, InvalidOid));
+	int32 metric;
 
+	if (proc->fn_nargs != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+				 errmsg("support function 1 of index \"%s\" has %d "
+						"arguments, expected none",
+						RelationGetRelationName(index), proc->fn_nargs)));
+	metric = DatumGetInt32(FunctionCall0Coll(proc, InvalidOid));
 	if (metric < NV_METRIC_L2 || metric > NV_METRIC_COSINE)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 						errmsg("operator class of index \"%s\" has metric %d, "

@@ -29,8 +29,9 @@
 #define HALF_TOP_EXPONENT 14
 /* The largest finite half is below 2^16; exponent bits all set mean more. */
 #define HALF_EXPONENT_MASK 0x7c00u
-#define EXPONENT_LIMIT 170 /* a float's are -149 .. 128; see choose_exponent   \
-							*/
+#define EXPONENT_LIMIT                                                         \
+	170 /* a float's are -149 .. 128; see choose_exponent                      \
+		 */
 /* The top bit of a pool entry's id tells that it was expanded. */
 #define POOL_EXPANDED 0x80000000u
 

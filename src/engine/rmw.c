@@ -75,8 +75,12 @@ nv_rmw_seal(nv_store *store, nv_rmw_page *page)
 	nv_rmw *rmw = &store->rmw;
 
 	pthread_mutex_lock(&rmw->lock);
-	page->sealed = rmw->sealed;
-	rmw->sealed = page;
+	page->sealed = NULL;
+	if (rmw->sealed == NULL)
+		rmw->sealed = page;
+	else
+		rmw->last_sealed->sealed = page;
+	rmw->last_sealed = page;
 	rmw->sealed_count++;
 	pthread_cond_broadcast(&rmw->changed);
 	pthread_mutex_unlock(&rmw->lock);
@@ -160,14 +164,14 @@ write_batch(nv_store *store, nv_rmw_page **pages, uint32_t n, nv_error *err)
 	return status;
 }
 
-/* Takes up to BATCH_PAGES sealed pages out of the list. */
+/* Takes the oldest sealed pages out of the list, max at most. */
 static uint32_t
-take_sealed(nv_rmw *rmw, nv_rmw_page **pages)
+take_sealed(nv_rmw *rmw, nv_rmw_page **pages, uint64_t max)
 {
 	uint32_t n = 0;
 
 	pthread_mutex_lock(&rmw->lock);
-	while (rmw->sealed != NULL && n < BATCH_PAGES)
+	while (rmw->sealed != NULL && n < max)
 	{
 		pages[n] = rmw->sealed;
 		rmw->sealed = pages[n++]->sealed;
@@ -180,24 +184,27 @@ take_sealed(nv_rmw *rmw, nv_rmw_page **pages)
 nv_status
 nv_store_write_back(nv_store *store, nv_error *err)
 {
+	nv_rmw *rmw = &store->rmw;
 	nv_rmw_page *pages[BATCH_PAGES];
-	uint32_t n;
+	nv_status status = nv_store_check(store, err);
+	uint64_t left;
 
-	for (;;)
+	/* What is sealed meanwhile is for the next call: writers may be faster. */
+	pthread_mutex_lock(&rmw->lock);
+	left = rmw->sealed_count;
+	pthread_mutex_unlock(&rmw->lock);
+	while (left > 0 && status == NV_OK)
 	{
-		nv_status status = nv_store_check(store, err);
+		uint32_t n = take_sealed(rmw, pages, NV_MIN(left, BATCH_PAGES));
 
-		if (status != NV_OK)
-			return status;
-		n = take_sealed(&store->rmw, pages);
 		if (n == 0)
-			break;
+			break; /* others write them */
+		left -= n;
 		status = write_batch(store, pages, n, err);
-		if (status != NV_OK)
-			return status;
 	}
-	nv_edges_reclaim(store);
-	return NV_OK;
+	if (status == NV_OK)
+		nv_edges_reclaim(store);
+	return status;
 }
 
 nv_status

@@ -18,7 +18,7 @@
  * A map entry has 24 bytes: edge word, vector record number, vector hash.
  * Edge word: unit address (38 bits: page * 64 + unit), tag (25 bits: low bits
  * of the slot's sequence), linked bit (1).  0 means no list.  An element entry
- * has 8 bytes: vertex (32), generation (32).
+ * has 8 bytes: complement of the vertex (32), generation (32).
  *
  * Locking order (design, "Concurrency" 6): gate shared -> one vertex stripe ->
  * allocator -> RMW -> cache -> retire list.  Nothing is held across I/O.
@@ -154,11 +154,18 @@ extern void nv_store_vector_extent(const nv_store *store, uint32_t vertex,
 /* Upper bound of len over all vertices. */
 extern uint32_t nv_store_vector_extent_max(const nv_store *store);
 
-/* The last set or loaded value of a blob; NULL and 0 when there is none. */
+/*
+ * The last set or loaded value of a blob, valid until it is set again; NULL and
+ * 0 when there is none.
+ */
 extern const uint8_t *nv_store_get_blob(nv_store *store, nv_blob which,
 										size_t *len);
 
-/* --- Bulk building: one thread, before the first checkpoint --------------- */
+/*
+ * --- Bulk building: one thread, before the first checkpoint ---------------
+ *
+ * When writing fails or is cancelled half-way, the store can only be closed.
+ */
 
 /*
  * Vector file: n vectors of vector_bytes bytes, stride bytes apart, appended
@@ -223,7 +230,8 @@ typedef struct nv_checkpoint_hooks
 	void *arg;
 	/*
 	 * Called inside the exclusive gate, well under a millisecond: returns J,
-	 * the newest journal LSN handed over to the engine.
+	 * the newest journal LSN handed over to the engine.  May read the store,
+	 * must not change it.
 	 */
 	uint64_t (*cut)(void *arg);
 	/* XLogFlush(J) by whoever may do that; NV_OK when durable. */

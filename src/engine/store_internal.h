@@ -82,7 +82,7 @@ typedef struct nv_rmw
 	_Atomic uint64_t count; /* pages in RMW */
 	pthread_mutex_t lock;   /* what follows */
 	pthread_cond_t changed;
-	nv_rmw_page *sealed; /* to be written */
+	nv_rmw_page *sealed, *last_sealed; /* to be written, oldest first */
 	uint64_t sealed_count;
 	/* Pages in RMW that were opened in even and odd segment epochs. */
 	uint64_t unwritten[2];

@@ -18,6 +18,13 @@
 
 #define FIXTURE_K 10
 
+/* A record of several pages; fewer of them where training takes too long. */
+#ifdef __SANITIZE_THREAD__
+#define FIXTURE_WIDE 1100
+#else
+#define FIXTURE_WIDE 3000
+#endif
+
 #define CHECK(call)                                                            \
 	do                                                                         \
 	{                                                                          \

@@ -318,6 +318,30 @@ load_damaged(const uint8_t *bytes, size_t size, const float *query)
 	return true;
 }
 
+/* A list that names a member twice, or its own; edges end the flat form. */
+static void
+check_bad_list(uint8_t *bytes, size_t size, const float *query)
+{
+	uint64_t edges;
+	uint32_t *edge;
+	uint32_t degree;
+	uint32_t second;
+
+	memcpy(&edges, bytes + 24, sizeof(edges));
+	edge = (uint32_t *) (bytes + size) - edges;
+	memcpy(&degree, edge - 30, sizeof(degree)); /* of the first of 30 */
+	assert_true(degree >= 2);
+	second = edge[1];
+	edge[1] = edge[0];
+	assert_false(load_damaged(bytes, size, query));
+	edge[1] = 0;
+	assert_false(load_damaged(bytes, size, query));
+	edge[1] = 30;
+	assert_false(load_damaged(bytes, size, query));
+	edge[1] = second;
+	assert_true(load_damaged(bytes, size, query));
+}
+
 static void
 test_corruption(void **unused)
 {
@@ -350,6 +374,7 @@ test_corruption(void **unused)
 		}
 	}
 	assert_true(rejected > 500);
+	check_bad_list(bytes, size, rows);
 	/* Other index: other dimensions, fewer vertices. */
 	assert_int_equal(
 		nv_entrance_load(bytes, size, 100, FIX_DIM - 1, &loaded, NULL),

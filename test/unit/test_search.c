@@ -140,7 +140,7 @@ check_same_everywhere(fixture *f, uint32_t width)
 	nv_search_options options = usual_options(40, width);
 	nv_search *search = new_search();
 	wild_driver wild = {.seed = nv_random_seed(width)};
-	outcome want[8], got;
+	outcome want[4], got;
 	uint32_t n = NV_MIN(f->n_queries, NV_LENGTH(want));
 	const nv_result *results;
 	uint64_t hits = 0;
@@ -663,11 +663,11 @@ test_extremes(void **state)
 static int
 build_all(void **state)
 {
-	fixture_build(&tiny, NV_METRIC_L2, 3000, 3, 20, 16);
-	fixture_build(&plain, NV_METRIC_L2, 4000, 100, 30, 32);
-	fixture_build(&cosine, NV_METRIC_COSINE, 2500, 100, 20, 32);
-	fixture_build(&product, NV_METRIC_IP, 2500, 100, 20, 32);
-	fixture_build(&wide, NV_METRIC_L2, 1200, 3000, 8, 16);
+	fixture_build(&tiny, NV_METRIC_L2, 2000, 3, 20, 16);
+	fixture_build(&plain, NV_METRIC_L2, 2500, 100, 20, 32);
+	fixture_build(&cosine, NV_METRIC_COSINE, 1500, 100, 15, 32);
+	fixture_build(&product, NV_METRIC_IP, 1500, 100, 15, 32);
+	fixture_build(&wide, NV_METRIC_L2, 1100, FIXTURE_WIDE, 6, 16);
 	CHECK(nv_ring_create(NV_IO_SYNC, NV_BLOCK, &ring_sync, ERR));
 	if (nv_ring_create(NV_IO_URING, NV_BLOCK, &ring_uring, NULL) != NV_OK)
 	{

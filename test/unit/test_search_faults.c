@@ -532,8 +532,8 @@ test_relinked_meanwhile(void **state)
 static int
 build_all(void **state)
 {
-	fixture_build(&plain, NV_METRIC_L2, 3000, 100, 15, 32);
-	fixture_build(&wide, NV_METRIC_L2, 1100, 3000, 5, 16);
+	fixture_build(&plain, NV_METRIC_L2, 2000, 100, 15, 32);
+	fixture_build(&wide, NV_METRIC_L2, 1100, FIXTURE_WIDE, 5, 16);
 	CHECK(nv_ring_create(NV_IO_AUTO, NV_BLOCK, &ring, ERR));
 	return 0;
 }
