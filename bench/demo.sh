@@ -84,16 +84,16 @@ undraw() {
 # follow LOG STATE COMMAND...: runs the command, its output into LOG, and draws
 # what the function STATE prints meanwhile: name|done|total.
 follow() {
-	local log=$1 state=$2 line status=0 name done total
+	local log=$1 state=$2 status=0 name done total
 	shift 2
 	set -m # a process group of its own, to be ended as a whole
 	"$@" </dev/null >"$log" 2>&1 &
 	job=$!
 	set +m
 	while kill -0 "$job" 2>/dev/null; do
-		line=$($state) || line=
-		if [ -n "$line" ]; then
-			IFS='|' read -r name done total <<<"$line"
+		# Through a file: a signal is handled between commands, not in them.
+		$state >"$dir/state" || true
+		if IFS='|' read -r name done total <"$dir/state"; then
 			draw "$name" "${done:-0}" "${total:-0}"
 		fi
 		sleep 0.2
@@ -162,7 +162,7 @@ load_words() {
 }
 
 build_state() {
-	ask <<-'SQL'
+	ask 2>/dev/null <<-'SQL'
 		SELECT replace(phase, 'building index: ', ''), tuples_done, tuples_total
 		FROM pg_stat_progress_create_index
 		WHERE index_relid IS NOT NULL;

@@ -162,11 +162,8 @@ detach(nv_build *b, bool succeeded)
 	pthread_mutex_unlock(&index->lock);
 	if (remove)
 	{
-		char dir[NV_PATH];
-
 		nv_index_remove(index);
-		nv_sidecar_dir(index->engine, &index->key, dir);
-		(void) nv_remove_tree(dir, NULL);
+		(void) nv_sidecar_remove(index->engine, &index->key, NULL);
 	}
 }
 

@@ -256,6 +256,9 @@ extern nv_status nv_sidecar_create(const nv_engine *engine, const nv_key *key,
 extern uint32_t nv_sidecar_generations(const nv_engine *engine,
 									   const nv_key *key, uint32_t *out,
 									   uint32_t max);
+/* Removes the sidecar whole, whatever is in it. */
+extern nv_status nv_sidecar_remove(const nv_engine *engine, const nv_key *key,
+								   nv_error *err);
 extern nv_status nv_remove_tree(const char *path, nv_error *err);
 /* The marker that is left behind when opening crashes (quarantine). */
 extern bool nv_sidecar_quarantined(const char *dir);

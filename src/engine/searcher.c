@@ -409,9 +409,7 @@ drop_job(nv_engine *engine, nv_job *job)
 	nv_index *index = nv_index_get(engine, &job->request->key, true);
 	nv_error err = {0};
 	nv_status status = NV_OK;
-	char dir[NV_PATH];
 
-	nv_sidecar_dir(engine, &job->request->key, dir);
 	if (index != NULL)
 	{
 		pthread_mutex_lock(&index->load_lock);
@@ -424,7 +422,7 @@ drop_job(nv_engine *engine, nv_job *job)
 		pthread_mutex_unlock(&index->lock);
 		nv_cursors_of_index(engine, index);
 		nv_index_remove(index);
-		status = nv_remove_tree(dir, &err);
+		status = nv_sidecar_remove(engine, &job->request->key, &err);
 		pthread_mutex_unlock(&index->load_lock);
 		nv_index_put(index);
 	}

@@ -215,6 +215,20 @@ nv_remove_tree(const char *path, nv_error *err)
 }
 
 nv_status
+nv_sidecar_remove(const nv_engine *engine, const nv_key *key, nv_error *err)
+{
+	char path[NV_PATH];
+	nv_status status;
+
+	nv_sidecar_dir(engine, key, path);
+	status = nv_remove_tree(path, err);
+	/* The database's directory goes with its last sidecar. */
+	*strrchr(path, '/') = '\0';
+	(void) rmdir(path);
+	return status;
+}
+
+nv_status
 nv_lock_directory(const char *path, int *fd, nv_error *err)
 {
 	char lock[NV_PATH + 32];

@@ -18,9 +18,12 @@
 
 #define FIXTURE_K 10
 
-/* A record of several pages; fewer of them where training takes too long. */
+/*
+ * Dimensions of a record of several pages.  TSan looks for races, not for
+ * sizes, and training in so many dimensions takes it minutes.
+ */
 #ifdef __SANITIZE_THREAD__
-#define FIXTURE_WIDE 1100
+#define FIXTURE_WIDE 30
 #else
 #define FIXTURE_WIDE 3000
 #endif
