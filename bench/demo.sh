@@ -2,7 +2,7 @@
 # The demo: from a machine with only git and bash to nearest words by a navis
 # index, shown beside the same query by an exact scan.
 #
-#   bash bench/demo.sh            about a minute; leaves nothing running
+#   bash bench/demo.sh            one or two minutes; leaves nothing running
 #   bash bench/demo.sh --keep     leaves the server running, says how to use it
 #
 # Installs what is missing from Debian, builds a copy of the sources, installs

@@ -6,40 +6,35 @@
  *	engine_bench build  DIR --base F --metric l2 [--degree N] [--list N]
  *						[--pq-bytes N] [--threads N] [--random-placement]
  *	engine_bench search DIR --base F --query F --truth F --metric l2
- *						[--cache-mb N] [--clients N] [--sweep 20,40,...]
- *						[--load-all] [--from-medoid] [--passes N]
+ *						[--cache-mb N] [--clients 1,2] [--sweep 20,40,...]
+ *						[--load-all | --percentile P] [--from-medoid]
+ *						[--passes N]
  *
- * Files: .fbin = uint32 n, uint32 dim, n * dim float32; .ibin = uint32 n,
- * uint32 k, n * k int32 (row numbers of base).  DIR holds one index; search
- * opens it as a backend does, comparing generations and hashes.  Each line of
- * a search is measured after its bucket's warm-up and one unmeasured pass.
+ * DIR holds one index; search opens it as a backend does, comparing
+ * generations and hashes.  Each line of a sweep: a warm-up until the rerank
+ * window of that list size is calibrated, a pass for recall and statistics,
+ * and timed passes with each number of clients.
  */
 #include <errno.h>
 #include <getopt.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
+#include "common.h"
 #include "navis/engine.h"
 #include "navis/hash.h"
 #include "util.h"
 
-#define K 10
-#define MAX_CLIENTS 64
-#define MAX_SWEEP 32
 #define OPEN_BATCH 4000
-
-typedef struct matrix
-{
-	uint32_t n, dim;
-	uint32_t *words; /* n * dim 32-bit values: float or int */
-} matrix;
+#define CALIBRATION_SECONDS 120  /* a warm-up that takes longer has failed */
+#define NOT_CALIBRATED_ABOVE 800 /* list size of the last bucket */
 
 typedef struct options
 {
 	const char *mode, *dir, *base, *query, *truth;
 	nv_index_params params;
-	uint32_t threads, clients, passes, n_sweep;
-	uint32_t sweep[MAX_SWEEP];
+	uint32_t threads, passes;
+	bench_numbers sweep, clients;
+	double percentile;
 	uint64_t cache_mb;
 	uint32_t flags;
 	bool random_placement;
@@ -51,46 +46,12 @@ typedef struct bench
 	nv_local *local;
 	nv_engine *engine;
 	nv_key key;
-	matrix query, truth;
+	bench_matrix query, truth;
+	nv_request *requests[BENCH_MAX_CLIENTS]; /* one a client */
+	uint32_t list;                           /* of the line being measured */
 } bench;
 
-static void
-die(const char *what, const char *detail)
-{
-	fprintf(stderr, "engine_bench: %s: %s\n", what, detail);
-	exit(1);
-}
-
-/* --- files ------------------------------------------------------------------- */
-
-static FILE *
-open_matrix(const char *path, uint32_t *n, uint32_t *dim)
-{
-	FILE *f = path != NULL ? fopen(path, "rb") : NULL;
-	uint32_t head[2];
-
-	if (f == NULL || fread(head, 4, 2, f) != 2)
-		die(path != NULL ? path : "file missing", strerror(errno));
-	*n = head[0];
-	*dim = head[1];
-	return f;
-}
-
-static matrix
-read_matrix(const char *path)
-{
-	matrix m;
-	FILE *f = open_matrix(path, &m.n, &m.dim);
-
-	m.words = nv_alloc_array((size_t) m.n * m.dim, 4);
-	if (m.words == NULL ||
-		fread(m.words, 4, (size_t) m.n * m.dim, f) != (size_t) m.n * m.dim)
-		die(path, "cannot read");
-	fclose(f);
-	return m;
-}
-
-/* --- requests ------------------------------------------------------------------ */
+/* --- requests ------------------------------------------------------ */
 
 static nv_request *
 new_request(const bench *b, nv_request_kind kind, uint64_t owner)
@@ -98,7 +59,7 @@ new_request(const bench *b, nv_request_kind kind, uint64_t owner)
 	nv_request *r = nv_alloc(sizeof(*r));
 
 	if (r == NULL)
-		die("request", "no memory");
+		bench_die("request", "no memory");
 	r->kind = kind;
 	r->key = b->key;
 	r->owner = owner;
@@ -109,7 +70,7 @@ static void
 call(const bench *b, nv_request *r, const char *what)
 {
 	if (nv_local_call(b->local, r) != NV_OK)
-		die(what, r->detail);
+		bench_die(what, r->detail);
 }
 
 static void
@@ -124,10 +85,10 @@ start(bench *b)
 	b->local = nv_local_create();
 	if (nv_engine_start(&config, nv_local_port(b->local), &b->engine, &err) !=
 		NV_OK)
-		die("engine", err.detail);
+		bench_die("engine", err.detail);
 }
 
-/* --- build ------------------------------------------------------------------------ */
+/* --- build --------------------------------------------------------- */
 
 static void
 add_rows(bench *b, nv_request *r, FILE *f, uint32_t n, uint32_t dim)
@@ -145,7 +106,7 @@ add_rows(bench *b, nv_request *r, FILE *f, uint32_t n, uint32_t dim)
 			nv_journal_entry entry = {i, 1, 0};
 
 			if (fread(p + sizeof(entry), 4, dim, f) != dim)
-				die(b->o.base, "too short");
+				bench_die(b->o.base, "too short");
 			entry.hash = nv_vector_hash(p + sizeof(entry), dim * 4);
 			memcpy(p, &entry, sizeof(entry));
 		}
@@ -159,7 +120,7 @@ static void
 run_build(bench *b)
 {
 	uint32_t n, dim;
-	FILE *f = open_matrix(b->o.base, &n, &dim);
+	FILE *f = bench_open_matrix(b->o.base, &n, &dim);
 	nv_request *r = new_request(b, NV_REQ_BUILD_BEGIN, 1);
 	nv_req_build *u = &r->u.build;
 	uint64_t begun;
@@ -192,13 +153,13 @@ run_build(bench *b)
 	free(r);
 }
 
-/* --- open -------------------------------------------------------------------------- */
+/* --- open ---------------------------------------------------------- */
 
 static void
 run_open(bench *b)
 {
 	uint32_t n, dim, missing = 0;
-	FILE *f = open_matrix(b->o.base, &n, &dim);
+	FILE *f = bench_open_matrix(b->o.base, &n, &dim);
 	nv_request *r = new_request(b, NV_REQ_OPEN, 1);
 	float *row = nv_alloc(dim * 4);
 	uint64_t pass;
@@ -216,7 +177,7 @@ run_open(bench *b)
 		for (; k < OPEN_BATCH && i < n; k++, i++)
 		{
 			if (fread(row, 4, dim, f) != dim)
-				die(b->o.base, "too short");
+				bench_die(b->o.base, "too short");
 			e[k] = (nv_journal_entry){i, 1, nv_vector_hash(row, dim * 4)};
 		}
 		r->kind = NV_REQ_RECONCILE;
@@ -226,7 +187,7 @@ run_open(bench *b)
 		missing += r->u.reconcile.n_missing;
 	}
 	if (missing > 0)
-		die(b->o.dir, "is not an index over this base file");
+		bench_die(b->o.dir, "is not an index over this base file");
 	r->kind = NV_REQ_OPENED;
 	r->u.opened.pass = pass;
 	r->u.opened.complete = 1;
@@ -236,135 +197,98 @@ run_open(bench *b)
 	free(r);
 }
 
-/* --- search -------------------------------------------------------------------------- */
+/* --- search -------------------------------------------------------- */
 
-typedef struct client
-{
-	bench *b;
-	pthread_t thread;
-	uint32_t list, number;
-	nv_search_stats sum;
-	uint64_t found, queries;
-	uint32_t window;
-	double *ms; /* latencies of this client's queries */
-} client;
-
+/* The answer stays in the client's request. */
 static void
-search_once(client *c, nv_request *r, uint32_t q, uint32_t list)
+ask(void *arg, uint32_t client, uint32_t q)
 {
-	const bench *b = c->b;
+	const bench *b = arg;
+	nv_request *r = b->requests[client];
 	nv_req_search *s = &r->u.search;
 
 	r->kind = NV_REQ_SEARCH;
 	memset(s, 0, sizeof(*s));
 	s->dim = b->query.dim;
-	s->k = K;
-	s->list_size = list;
+	s->k = BENCH_K;
+	s->list_size = b->list;
 	s->beam_width = 4;
 	s->entrance_list = 10;
-	s->percentile = 99;
+	s->percentile = b->o.percentile;
 	s->flags = b->o.flags;
 	memcpy(r->data, b->query.words + (size_t) q * b->query.dim,
 		   b->query.dim * 4);
 	call(b, r, "search");
-	if (s->n != K || s->stats.hops == 0)
-		die("search", "the graph did not answer");
+	if (s->n != BENCH_K || s->stats.hops == 0 || s->stats.edge_pages == 0)
+		bench_die("search", "the graph did not answer");
+	if (s->stats.damaged > 0)
+		bench_die("search", "damaged slots or records were met");
 	nv_engine_release_cursor(b->engine, s->cursor);
 }
 
 static void
-count_hits(client *c, const nv_request *r, uint32_t q)
+add_answer(const bench *b, uint32_t q, bench_figures *f)
 {
+	const nv_request *r = b->requests[0];
 	const nv_hit *hits = (const nv_hit *) r->data;
-	const uint32_t *truth = c->b->truth.words + (size_t) q * c->b->truth.dim;
+	const nv_search_stats *s = &r->u.search.stats;
+	uint32_t ids[BENCH_K];
 
-	for (uint32_t i = 0; i < K; i++)
-		for (uint32_t j = 0; j < K; j++)
-			c->found += hits[i].element == truth[j];
+	for (uint32_t i = 0; i < BENCH_K; i++)
+		ids[i] = hits[i].element;
+	f->found += bench_count_hits(&b->truth, q, ids);
+	f->hops += s->hops;
+	f->edge_pages += s->edge_pages;
+	f->edge_reads += s->edge_reads;
+	f->explored += s->explored;
+	f->vectors += s->vectors;
+	f->bytes += s->bytes;
+	f->io_us += s->io_ns / 1000;
+	f->compute_us += s->compute_ns / 1000;
 }
 
+/* Until the window of this list size is calibrated; one pass at least. */
 static void
-add_stats(nv_search_stats *sum, const nv_search_stats *s)
+warm_up(bench *b)
 {
-	sum->hops += s->hops;
-	sum->edge_pages += s->edge_pages;
-	sum->edge_reads += s->edge_reads;
-	sum->cache_hits += s->cache_hits;
-	sum->explored += s->explored;
-	sum->vectors += s->vectors;
-	sum->bytes += s->bytes;
-	sum->damaged += s->damaged;
-}
+	uint64_t begun = nv_now_ns();
+	bool ready = false;
 
-static void *
-client_main(void *arg)
-{
-	client *c = arg;
-	nv_request *r = new_request(c->b, NV_REQ_SEARCH, 100 + c->number);
-
-	for (uint32_t pass = 0; pass < c->b->o.passes; pass++)
-		for (uint32_t q = c->number; q < c->b->query.n; q += c->b->o.clients)
-		{
-			uint64_t begun = nv_now_ns();
-
-			search_once(c, r, q, c->list);
-			c->ms[c->queries++] = (double) (nv_now_ns() - begun) / 1e6;
-			c->window = r->u.search.window;
-			count_hits(c, r, q);
-			add_stats(&c->sum, &r->u.search.stats);
-		}
-	free(r);
-	return NULL;
-}
-
-/* Searches until the bucket of this list size has its warm-up behind it. */
-static void
-warm_up(bench *b, uint32_t list)
-{
-	client c = {.b = b};
-	nv_request *r = new_request(b, NV_REQ_SEARCH, 99);
-
-	for (;;)
+	while (!ready)
 	{
-		const nv_bucket_info *buckets = (const nv_bucket_info *) r->data;
-		bool ready = (b->o.flags & NV_SEARCH_LOAD_ALL) != 0;
-
-		for (uint32_t q = 0; q < b->query.n && q < 1000; q++)
-			search_once(&c, r, q, list);
-		r->kind = NV_REQ_INFO;
-		call(b, r, "info");
-		for (uint32_t i = 0; i < r->u.info.n_buckets; i++)
-			ready |= buckets[i].ready && buckets[i].k_bound >= K &&
-					 buckets[i].list_bound >= list &&
-					 (i == 0 || buckets[i - 1].list_bound < list ||
-					  buckets[i - 1].k_bound < K);
-		if (ready || list > 800)
-			break;
+		for (uint32_t q = 0; q < b->query.n; q++)
+			ask(b, 0, q);
+		ready = (b->o.flags & NV_SEARCH_LOAD_ALL) != 0 ||
+				b->list > NOT_CALIBRATED_ABOVE ||
+				b->requests[0]->u.search.window != UINT32_MAX;
+		if (nv_now_ns() - begun > CALIBRATION_SECONDS * UINT64_C(1000000000))
+			bench_die("warm-up", "the rerank window is still not calibrated");
 	}
-	free(r);
 }
 
-static int
-compare_doubles(const void *a, const void *b)
+static void
+measure(bench *b, uint32_t list)
 {
-	double x = *(const double *) a, y = *(const double *) b;
+	bench_figures f = {.queries = b->query.n};
+	bench_speed speeds[BENCH_MAX_NUMBERS];
+	char window[16] = "all";
 
-	return x < y ? -1 : x > y;
-}
-
-static uint64_t
-proc_read_bytes(void)
-{
-	FILE *f = fopen("/proc/self/io", "r");
-	char line[128];
-	unsigned long long bytes = 0;
-
-	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
-		if (sscanf(line, "read_bytes: %llu", &bytes) == 1)
-			break;
-	if (f != NULL)
-		fclose(f);
-	return bytes;
+	b->list = list;
+	warm_up(b);
+	f.proc_bytes = bench_proc_read_bytes(0);
+	for (uint32_t q = 0; q < b->query.n; q++)
+	{
+		ask(b, 0, q);
+		add_answer(b, q, &f);
+	}
+	f.proc_bytes = bench_proc_read_bytes(0) - f.proc_bytes;
+	if (b->requests[0]->u.search.window != UINT32_MAX)
+		snprintf(window, sizeof(window), "%u", b->requests[0]->u.search.window);
+	f.window = window;
+	for (uint32_t i = 0; i < b->o.clients.n; i++)
+		speeds[i] = bench_run_clients(b->o.clients.values[i], b->query.n,
+									  b->o.passes, ask, b);
+	bench_print_row(list, &f, speeds, b->o.clients.n, true);
 }
 
 static uint64_t
@@ -380,52 +304,18 @@ resident_bytes(void)
 	return resident * (uint64_t) sysconf(_SC_PAGESIZE);
 }
 
+/* Requests for as many clients as are ever wanted at a time. */
 static void
-measure(bench *b, uint32_t list)
+make_clients(bench *b)
 {
-	client clients[MAX_CLIENTS] = {0};
-	uint64_t total = (uint64_t) b->query.n * b->o.passes, n = 0, found = 0;
-	double *ms = nv_alloc_array(total + b->o.clients, sizeof(double));
-	nv_search_stats sum = {0};
-	uint64_t begun, read_before;
-	double seconds;
+	uint32_t n = 1;
 
-	warm_up(b, list);
-	read_before = proc_read_bytes();
-	begun = nv_now_ns();
-	for (uint32_t i = 0; i < b->o.clients; i++)
-	{
-		clients[i] = (client){.b = b, .list = list, .number = i};
-		clients[i].ms = nv_alloc_array(total, sizeof(double));
-		if (pthread_create(&clients[i].thread, NULL, client_main,
-						   &clients[i]) != 0)
-			die("client", "no thread");
-	}
-	for (uint32_t i = 0; i < b->o.clients; i++)
-	{
-		pthread_join(clients[i].thread, NULL);
-		memcpy(ms + n, clients[i].ms, clients[i].queries * sizeof(double));
-		n += clients[i].queries;
-		found += clients[i].found;
-		add_stats(&sum, &clients[i].sum);
-		free(clients[i].ms);
-	}
-	seconds = (double) (nv_now_ns() - begun) / 1e9;
-	qsort(ms, n, sizeof(double), compare_doubles);
-	printf("%5u  %.4f  %7.0f  %6.2f %6.2f  %6.1f %7.1f %7.1f  %8.1f %7.1f  "
-		   "%5d  %9.0f  %9.0f\n",
-		   list, (double) found / (double) (n * K), (double) n / seconds,
-		   ms[n / 2], ms[n * 99 / 100], (double) sum.hops / (double) n,
-		   (double) sum.edge_pages / (double) n,
-		   (double) sum.edge_reads / (double) n,
-		   (double) sum.explored / (double) n,
-		   (double) sum.vectors / (double) n, (int) clients[0].window,
-		   (double) sum.bytes / (double) n,
-		   (double) (proc_read_bytes() - read_before) / (double) n);
-	fflush(stdout);
-	if (sum.damaged > 0)
-		die("search", "damaged slots or records were met");
-	free(ms);
+	for (uint32_t i = 0; i < b->o.clients.n; i++)
+		n = NV_MAX(n, b->o.clients.values[i]);
+	if (n > BENCH_MAX_CLIENTS)
+		bench_die("--clients", "at most 64");
+	for (uint32_t i = 0; i < n; i++)
+		b->requests[i] = new_request(b, NV_REQ_SEARCH, 100 + i);
 }
 
 static void
@@ -461,39 +351,23 @@ run_search(bench *b)
 {
 	uint64_t before;
 
-	b->query = read_matrix(b->o.query);
-	b->truth = read_matrix(b->o.truth);
-	if (b->truth.n < b->query.n || b->truth.dim < K)
-		die(b->o.truth, "does not fit the queries");
+	b->query = bench_read_matrix(b->o.query);
+	b->truth = bench_read_matrix(b->o.truth);
+	if (b->truth.n < b->query.n || b->truth.dim < BENCH_K)
+		bench_die(b->o.truth, "does not fit the queries");
 	before = resident_bytes();
 	run_open(b);
-	printf("search: K %d, clients %u, cache %llu MB%s%s\n", K, b->o.clients,
-		   (unsigned long long) b->o.cache_mb,
-		   b->o.flags & NV_SEARCH_LOAD_ALL ? ", every vector loaded" : "",
-		   b->o.flags & NV_SEARCH_FROM_MEDOID ? ", from the medoid" : "");
-	printf(" list  recall      QPS   p50ms  p99ms    hops   pages   reads  "
-		   "explored vectors      w  bytes/query  /proc bytes\n");
-	for (uint32_t i = 0; i < b->o.n_sweep; i++)
-		measure(b, b->o.sweep[i]);
+	make_clients(b);
+	bench_print_head(&b->o.clients, true);
+	for (uint32_t i = 0; i < b->o.sweep.n; i++)
+		measure(b, b->o.sweep.values[i]);
+	printf("\n");
 	print_memory(b, before);
+	for (uint32_t i = 0; i < BENCH_MAX_CLIENTS; i++)
+		free(b->requests[i]);
 }
 
-/* --- command line ------------------------------------------------------------------------- */
-
-static void
-parse_sweep(options *o, const char *text)
-{
-	o->n_sweep = 0;
-	while (*text != '\0' && o->n_sweep < MAX_SWEEP)
-	{
-		char *end;
-
-		o->sweep[o->n_sweep++] = (uint32_t) strtoul(text, &end, 10);
-		text = *end == ',' ? end + 1 : end;
-		if (*end != ',' && *end != '\0')
-			die("--sweep", "numbers separated by commas expected");
-	}
-}
+/* --- command line -------------------------------------------------- */
 
 static uint32_t
 parse_metric(const char *name)
@@ -504,15 +378,32 @@ parse_metric(const char *name)
 		return NV_METRIC_IP;
 	if (strcmp(name, "cosine") == 0)
 		return NV_METRIC_COSINE;
-	die("--metric", "l2, ip or cosine expected");
+	bench_die("--metric", "l2, ip or cosine expected");
 	return 0;
 }
 
 static void
 parse(options *o, int argc, char **argv)
 {
-	enum { BASE = 1, QUERY, TRUTH, METRIC, DEGREE, LIST, PQ, THREADS, CACHE,
-		   CLIENTS, SWEEP, PASSES, RANDOM, ALL, MEDOID };
+	enum
+	{
+		BASE = 1,
+		QUERY,
+		TRUTH,
+		METRIC,
+		DEGREE,
+		LIST,
+		PQ,
+		THREADS,
+		CACHE,
+		CLIENTS,
+		SWEEP,
+		PASSES,
+		RANDOM,
+		ALL,
+		PERCENTILE,
+		MEDOID
+	};
 	static const struct option known[] = {
 		{"base", 1, NULL, BASE},
 		{"query", 1, NULL, QUERY},
@@ -528,20 +419,21 @@ parse(options *o, int argc, char **argv)
 		{"passes", 1, NULL, PASSES},
 		{"random-placement", 0, NULL, RANDOM},
 		{"load-all", 0, NULL, ALL},
+		{"percentile", 1, NULL, PERCENTILE},
 		{"from-medoid", 0, NULL, MEDOID},
 		{NULL, 0, NULL, 0},
 	};
 	int c;
 
 	if (argc < 3)
-		die("usage", "engine_bench build|search DIR --base FILE ...");
+		bench_die("usage", "engine_bench build|search DIR --base FILE ...");
 	o->mode = argv[1];
 	o->dir = argv[2];
 	optind = 3;
 	while ((c = getopt_long(argc, argv, "", known, NULL)) != -1)
 	{
-		uint32_t number = optarg != NULL ? (uint32_t) strtoul(optarg, NULL, 10)
-										 : 0;
+		uint32_t number =
+			optarg != NULL ? (uint32_t) strtoul(optarg, NULL, 10) : 0;
 
 		switch (c)
 		{
@@ -573,10 +465,10 @@ parse(options *o, int argc, char **argv)
 				o->cache_mb = number;
 				break;
 			case CLIENTS:
-				o->clients = NV_MAX(1u, NV_MIN(number, (uint32_t) MAX_CLIENTS));
+				o->clients = bench_parse_numbers("--clients", optarg);
 				break;
 			case SWEEP:
-				parse_sweep(o, optarg);
+				o->sweep = bench_parse_numbers("--sweep", optarg);
 				break;
 			case PASSES:
 				o->passes = NV_MAX(1u, number);
@@ -586,6 +478,9 @@ parse(options *o, int argc, char **argv)
 				break;
 			case ALL:
 				o->flags |= NV_SEARCH_LOAD_ALL;
+				break;
+			case PERCENTILE:
+				o->percentile = strtod(optarg, NULL);
 				break;
 			case MEDOID:
 				o->flags |= NV_SEARCH_FROM_MEDOID;
@@ -601,6 +496,9 @@ main(int argc, char **argv)
 {
 	bench *b = nv_alloc(sizeof(*b));
 
+	bench_program = "engine_bench";
+	if (b == NULL)
+		bench_die("memory", strerror(ENOMEM));
 	b->o.params = (nv_index_params){
 		.metric = NV_METRIC_L2,
 		.max_degree = 96,
@@ -610,10 +508,11 @@ main(int argc, char **argv)
 		.entrance_degree = 32,
 	};
 	b->o.threads = (uint32_t) sysconf(_SC_NPROCESSORS_ONLN);
-	b->o.clients = 1;
+	b->o.clients = bench_parse_numbers("--clients", "1");
+	b->o.sweep = bench_parse_numbers("--sweep", "20,40,60,80,100,200,400");
+	b->o.percentile = 99;
 	b->o.passes = 1;
 	b->o.cache_mb = 256;
-	parse_sweep(&b->o, "20,40,60,80,100,200,400");
 	parse(&b->o, argc, argv);
 	memset(&b->key, 1, sizeof(b->key));
 	b->key.unused = 0;
@@ -622,7 +521,7 @@ main(int argc, char **argv)
 	else if (strcmp(b->o.mode, "search") == 0)
 		run_search(b);
 	else
-		die(b->o.mode, "build or search expected");
+		bench_die(b->o.mode, "build or search expected");
 	nv_engine_stop(b->engine, true, 60000);
 	nv_local_free(b->local);
 	free(b->query.words);

@@ -391,6 +391,25 @@ kmeans_finds_separate_places(void **state)
 	assert_true(cluster(rows[0], n, 2, centroids) < 0.001);
 }
 
+/*
+ * Seeding looks at every other of these rows and sees 200 places; the 50 of the
+ * others are only reached by moving centroids that have no rows.
+ */
+static void
+kmeans_moves_empty_clusters(void **state)
+{
+	enum
+	{
+		n = 8192
+	};
+	static float rows[n];
+	float centroids[256];
+
+	for (int i = 0; i < n; i++)
+		rows[i] = (float) (i % 2 == 0 ? i / 2 % 200 : 1000 + i / 2 % 50);
+	assert_true(cluster(rows, n, 1, centroids) == 0);
+}
+
 static void
 kmeans_of_few_distinct_rows(void **state)
 {
@@ -804,9 +823,10 @@ recall_is_measured_right(void **state)
 		gdim = 16,
 		checked = 10
 	};
-	float *rows = make_rows(n, gdim, 13);
-	nv_pq_params params = {.bytes = 5, .seed = 1, .threads = 2};
+	float *rows = make_rows(n, gdim, 14);
+	nv_pq_params params = {.bytes = 3, .seed = 1, .threads = 2};
 	nv_pq_trial *trial;
+	uint64_t chosen[checked];
 	nv_pq *pq = train(rows, gdim, n, gdim, params, NULL);
 	double expected = 0;
 	double recall;
@@ -816,12 +836,11 @@ recall_is_measured_right(void **state)
 	for (int q = 1; q < NV_PQ_TRIAL_QUERIES; q++)
 		assert_true(trial->query_id[q] > trial->query_id[q - 1]);
 	/* All queries are made to be one of ten, which is quick to check. */
+	memcpy(chosen, trial->query_id, sizeof(chosen));
 	for (int q = 0; q < NV_PQ_TRIAL_QUERIES; q++)
-		trial->query_id[q] =
-			trial->query_id[q / (NV_PQ_TRIAL_QUERIES / checked)];
+		trial->query_id[q] = chosen[q % checked];
 	for (int q = 0; q < checked; q++)
-		expected += adc_recall(
-			pq, rows, n, trial->query_id[q * (NV_PQ_TRIAL_QUERIES / checked)]);
+		expected += adc_recall(pq, rows, n, chosen[q]);
 	assert_int_equal(nv_pq_trial_prepare(trial, NULL), NV_OK);
 	assert_int_equal(nv_pq_trial_recall(trial, pq, &recall, NULL), NV_OK);
 	assert_true(recall > 0.2 && recall < 1);
@@ -1007,6 +1026,7 @@ main(void)
 		cmocka_unit_test(blas_products_and_eigenvectors),
 		cmocka_unit_test(kernels_agree_with_plain_arithmetic),
 		cmocka_unit_test(kmeans_finds_separate_places),
+		cmocka_unit_test(kmeans_moves_empty_clusters),
 		cmocka_unit_test(kmeans_of_few_distinct_rows),
 		cmocka_unit_test(any_number_of_dimensions),
 		cmocka_unit_test(chunks_of_uneven_dimensions),

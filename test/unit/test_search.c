@@ -228,79 +228,6 @@ test_page_search_saves_reads(void **state)
 
 /* --- CASR ----------------------------------------------------------------- */
 
-typedef struct ranked
-{
-	float code;
-	uint32_t vertex;
-} ranked;
-
-static int
-compare_ranked(const void *a, const void *b)
-{
-	const ranked *x = a;
-	const ranked *y = b;
-
-	if (x->code != y->code)
-		return x->code < y->code ? -1 : 1;
-	return (x->vertex > y->vertex) - (x->vertex < y->vertex);
-}
-
-/* The explored set of the last search, in code order. */
-static uint32_t
-explored_in_order(const fixture *f, const float *query, ranked *out)
-{
-	float *mapped = nv_alloc((size_t) f->gspace.gdim * 4);
-	float *table = nv_alloc(nv_pq_table_size(f->pq) * 4);
-	uint32_t n = 0;
-
-	nv_gspace_query(&f->gspace, query, mapped);
-	nv_pq_table(f->pq, mapped, table);
-	for (uint32_t i = 0; i < f->n; i++)
-	{
-		const uint8_t *code = f->codes + (size_t) i * nv_pq_stride(f->pq);
-
-		if (f->asked[i] == 0 || f->dead[i])
-			continue;
-		nv_adc_scan(table, nv_pq_bytes(f->pq), &code, 1, &out[n].code);
-		out[n++].vertex = i;
-	}
-	qsort(out, n, sizeof(*out), compare_ranked);
-	free(mapped);
-	free(table);
-	return n;
-}
-
-/*
- * Loads of a rerank that goes on until the top k has not changed for w loads,
- * told one vector at a time; *gap: the longest way from change to change.
- */
-static uint32_t
-loads_by_hand(const fixture *f, const float *query, const ranked *order,
-			  uint32_t n, uint32_t k, uint32_t w, uint32_t *gap)
-{
-	double top[FIXTURE_K];
-	uint32_t have = 0, last_change = 0;
-
-	*gap = 0;
-	for (uint32_t i = 0; i < n; i++)
-	{
-		double d = exact_distance(f, query, order[i].vertex);
-		uint32_t at;
-
-		if (i >= k && i - last_change >= w)
-			return i;
-		if (have == k && d >= top[k - 1])
-			continue;
-		*gap = NV_MAX(*gap, i + 1 - last_change);
-		last_change = i + 1;
-		have = NV_MIN(have + 1, k);
-		for (at = have - 1; at > 0 && top[at - 1] > d; at--)
-			top[at] = top[at - 1];
-		top[at] = d;
-	}
-	return n;
-}
-
 static void
 check_casr(fixture *f, uint32_t k, uint32_t w)
 {
@@ -471,7 +398,8 @@ reachable(const fixture *f, bool *reached)
 
 /* Everything reachable comes, once, whether asked for in rounds or at once. */
 static void
-check_exhaustive(fixture *f, uint32_t first_list, uint32_t factor)
+check_exhaustive(fixture *f, uint32_t first_list, uint32_t factor,
+				 bool single_lists)
 {
 	nv_search_options options = usual_options(first_list, 4);
 	nv_search *search = new_search();
@@ -481,6 +409,7 @@ check_exhaustive(fixture *f, uint32_t first_list, uint32_t factor)
 	uint32_t n, list = first_list;
 
 	options.from_medoid = true;
+	options.single_lists = single_lists;
 	options.k = first_list;
 	n = run(f, search, &options, query_of(f, 0), ring, &results);
 	while (!nv_search_exhausted(search))
@@ -509,10 +438,11 @@ check_exhaustive(fixture *f, uint32_t first_list, uint32_t factor)
 static void
 test_exhaustive(void **state)
 {
-	check_exhaustive(&plain, 10, 3);
-	check_exhaustive(&plain, plain.n, 2);
-	check_exhaustive(&tiny, 100, 2);
-	check_exhaustive(&wide, 50, 4);
+	check_exhaustive(&plain, 10, 3, false);
+	check_exhaustive(&plain, 10, 5, true);
+	check_exhaustive(&plain, plain.n, 2, false);
+	check_exhaustive(&tiny, 100, 2, false);
+	check_exhaustive(&wide, 50, 4, false);
 }
 
 /* --- Deleted and excluded vertices ---------------------------------------- */

@@ -203,6 +203,60 @@ test_damaged_vectors(void **state)
 	check_vector_damage(&wide, FIXTURE_WIDE * 20);
 }
 
+/* Flips a bit of every fifth vector; vertices with one count as dead below. */
+static void
+damage_every_fifth(fixture *f, const content *vectors)
+{
+	for (uint32_t v = 0; v < f->n; v += 5)
+	{
+		uint64_t offset;
+		uint32_t len, skip;
+
+		nv_store_vector_extent(f->store, v, &offset, &len, &skip);
+		offset += skip + v % (f->dim * 4);
+		put(vectors, offset, vectors->bytes[offset] ^ 8);
+	}
+}
+
+/* CASR loads what it would if damaged records had never been candidates. */
+static void
+test_casr_passes_damage_over(void **state)
+{
+	fixture *f = &plain;
+	content vectors = content_of(f, "vectors");
+	nv_search_options options = usual_options(60, 4);
+	nv_search *search = new_search();
+	ranked *order = nv_alloc_array(f->n, sizeof(*order));
+	uint64_t damaged = 0;
+
+	assert_non_null(order);
+	damage_every_fifth(f, &vectors);
+	for (uint32_t q = 0; q < 4 * f->n_queries; q++)
+	{
+		const float *query = query_of(f, q / 4);
+		const nv_search_stats *stats = nv_search_get_stats(search);
+		const nv_result *results;
+		uint32_t n = 0, all, gap;
+
+		options.window = 1 + q % 4 * 4;
+		memset(f->asked, 0, (size_t) f->n * 4);
+		run(f, search, &options, query, &results);
+		all = explored_in_order(f, query, order);
+		for (uint32_t i = 0; i < all; i++)
+			if (order[i].vertex % 5 != 0)
+				order[n++] = order[i];
+		assert_int_equal(
+			stats->vectors,
+			loads_by_hand(f, query, order, n, FIXTURE_K, options.window, &gap));
+		assert_true(stats->vectors + stats->damaged <= stats->explored);
+		damaged += stats->damaged;
+	}
+	assert_true(damaged > 0);
+	restore(&vectors);
+	free(order);
+	nv_search_free(search);
+}
+
 /* A file cut short: reads that end early. */
 static void
 test_truncated(void **state)
@@ -529,6 +583,57 @@ test_relinked_meanwhile(void **state)
 	check_relinked(&plain, 16 << 20, NV_MAX_BEAM);
 }
 
+/*
+ * The page that arrives is spoilt, but the lists asked for have moved on: they
+ * are looked up again where they are now, and nothing counts as damage.
+ */
+static void
+test_moved_list_is_looked_up_again(void **state)
+{
+	fixture *f = &plain;
+	nv_search_options options = usual_options(60, 4);
+	nv_search *search = new_search();
+	nv_read reads[NV_SEARCH_MAX_READS];
+	uint32_t n;
+	nv_writer *writer;
+	wild_driver wild = {.seed = nv_random_seed(5)};
+	const nv_result *results;
+
+	fixture_reopen(f, 0);
+	CHECK(nv_writer_create(f->store, &writer, ERR));
+	CHECK(nv_search_start(search, &f->view, &options, query_of(f, 0), f->buffer,
+						  ERR));
+	assert_int_equal(nv_search_step(search, reads, &n), NV_STEP_WAIT);
+	assert_true(n == options.beam_width);
+	for (uint32_t v = 0; v < f->n; v++)
+	{
+		uint64_t word = nv_store_edge_word(f->store, v);
+		uint64_t first = f->graph.offset[v];
+
+		for (uint32_t i = 0; i < n; i++)
+			if (nv_word_page(word) * NV_PAGE == reads[i].offset)
+			{
+				CHECK(nv_store_relink(
+					writer, v, word, f->graph.edges + first,
+					(uint32_t) (f->graph.offset[v + 1] - first), ERR));
+				break;
+			}
+	}
+	for (uint32_t i = 0; i < n; i++)
+	{
+		memset(reads[i].buf, 0xee, reads[i].len);
+		nv_search_arrived(search, reads[i].tag, (int32_t) reads[i].len);
+	}
+	assert_true(wild_run(&wild, f, search));
+	assert_int_equal(nv_search_get_stats(search)->damaged, 0);
+	n = nv_search_results(search, &results);
+	check_results(f, query_of(f, 0), results, n);
+	assert_true(found_of(f->truth, results, n) >= FIXTURE_K - 1);
+	CHECK(nv_store_write_back(f->store, ERR));
+	nv_writer_destroy(writer);
+	nv_search_free(search);
+}
+
 static int
 build_all(void **state)
 {
@@ -553,12 +658,14 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_damaged_edges),
 		cmocka_unit_test(test_damaged_vectors),
+		cmocka_unit_test(test_casr_passes_damage_over),
 		cmocka_unit_test(test_truncated),
 		cmocka_unit_test(test_failing_reads),
 		cmocka_unit_test(test_cancelled_and_continued),
 		cmocka_unit_test(test_epochs_are_given_back),
 		cmocka_unit_test(test_no_epoch_left),
 		cmocka_unit_test(test_no_memory),
+		cmocka_unit_test(test_moved_list_is_looked_up_again),
 		cmocka_unit_test(test_relinked_meanwhile),
 	};
 

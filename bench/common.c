@@ -1,0 +1,238 @@
+/*
+ * common.c
+ *		What the benchmark programs share; see common.h.
+ */
+#include "common.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *bench_program = "bench";
+
+void
+bench_die(const char *what, const char *detail)
+{
+	fprintf(stderr, "%s: %s: %s\n", bench_program, what, detail);
+	exit(1);
+}
+
+static void *
+allocate(size_t n, size_t size)
+{
+	void *p = calloc(n > 0 ? n : 1, size);
+
+	if (p == NULL)
+		bench_die("memory", strerror(ENOMEM));
+	return p;
+}
+
+uint64_t
+bench_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t) t.tv_sec * 1000000000 + (uint64_t) t.tv_nsec;
+}
+
+/* --- files --------------------------------------------------------- */
+
+FILE *
+bench_open_matrix(const char *path, uint32_t *n, uint32_t *dim)
+{
+	FILE *f;
+	uint32_t head[2];
+
+	if (path == NULL)
+		bench_die("usage", "a data file is missing from the command line");
+	f = fopen(path, "rb");
+	if (f == NULL)
+		bench_die(path, strerror(errno));
+	if (fread(head, 4, 2, f) != 2)
+		bench_die(path, "too short");
+	*n = head[0];
+	*dim = head[1];
+	return f;
+}
+
+bench_matrix
+bench_read_matrix(const char *path)
+{
+	bench_matrix m;
+	FILE *f = bench_open_matrix(path, &m.n, &m.dim);
+	size_t words = (size_t) m.n * m.dim;
+
+	m.words = allocate(words, 4);
+	if (fread(m.words, 4, words, f) != words)
+		bench_die(path, "too short");
+	fclose(f);
+	return m;
+}
+
+uint32_t
+bench_count_hits(const bench_matrix *truth, uint32_t query, const uint32_t *ids)
+{
+	const uint32_t *nearest = truth->words + (size_t) query * truth->dim;
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < BENCH_K; i++)
+		for (uint32_t j = 0; j < BENCH_K; j++)
+			found += nearest[i] == ids[j];
+	return found;
+}
+
+bench_numbers
+bench_parse_numbers(const char *option, const char *text)
+{
+	bench_numbers list = {0};
+
+	for (;;)
+	{
+		char *end;
+		unsigned long value = strtoul(text, &end, 10);
+
+		if (end == text || (*end != ',' && *end != '\0') || value == 0 ||
+			value > UINT32_MAX || list.n == BENCH_MAX_NUMBERS)
+			bench_die(option, "a few numbers separated by commas expected");
+		list.values[list.n++] = (uint32_t) value;
+		if (*end == '\0')
+			return list;
+		text = end + 1;
+	}
+}
+
+/* --- clients ------------------------------------------------------- */
+
+typedef struct client
+{
+	pthread_t thread;
+	uint32_t number, clients, queries, passes;
+	bench_ask ask;
+	void *arg;
+	double *ms; /* latency of each of its queries */
+	uint64_t n;
+} client;
+
+static void *
+client_main(void *arg)
+{
+	client *c = arg;
+
+	for (uint32_t pass = 0; pass < c->passes; pass++)
+		for (uint32_t q = c->number; q < c->queries; q += c->clients)
+		{
+			uint64_t begun = bench_now_ns();
+
+			c->ask(c->arg, c->number, q);
+			c->ms[c->n++] = (double) (bench_now_ns() - begun) / 1e6;
+		}
+	return NULL;
+}
+
+static int
+compare_doubles(const void *a, const void *b)
+{
+	double x = *(const double *) a, y = *(const double *) b;
+
+	return (x > y) - (x < y);
+}
+
+bench_speed
+bench_run_clients(uint32_t clients, uint32_t queries, uint32_t passes,
+				  bench_ask ask, void *arg)
+{
+	client c[BENCH_MAX_CLIENTS];
+	size_t n = 0, total = (size_t) queries * passes;
+	double *ms = allocate(total, sizeof(double));
+	uint64_t begun = bench_now_ns();
+	double seconds;
+	bench_speed speed;
+
+	for (uint32_t i = 0; i < clients; i++)
+	{
+		c[i] = (client){.number = i,
+						.clients = clients,
+						.queries = queries,
+						.passes = passes,
+						.ask = ask,
+						.arg = arg,
+						.ms = allocate(total, sizeof(double))};
+		if (pthread_create(&c[i].thread, NULL, client_main, &c[i]) != 0)
+			bench_die("client", "cannot start a thread");
+	}
+	for (uint32_t i = 0; i < clients; i++)
+	{
+		pthread_join(c[i].thread, NULL);
+		memcpy(ms + n, c[i].ms, c[i].n * sizeof(double));
+		n += c[i].n;
+		free(c[i].ms);
+	}
+	seconds = (double) (bench_now_ns() - begun) / 1e9;
+	qsort(ms, n, sizeof(double), compare_doubles);
+	speed = (bench_speed){(double) n / seconds, ms[n / 2], ms[n * 99 / 100]};
+	free(ms);
+	return speed;
+}
+
+/* --- the table ----------------------------------------------------- */
+
+void
+bench_print_head(const bench_numbers *clients, bool statistics)
+{
+	printf("| list | recall |");
+	for (uint32_t i = 0; i < clients->n; i++)
+		printf(" QPS, %u cl. | p50 ms | p99 ms |", clients->values[i]);
+	if (statistics)
+		printf(" hops | edge pages | disk reads | explored | vectors | w "
+			   "| bytes | /proc bytes | I/O us | compute us |");
+	printf("\n|---:|---:|");
+	for (uint32_t i = 0; i < clients->n; i++)
+		printf("---:|---:|---:|");
+	if (statistics)
+		printf("---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+	printf("\n");
+}
+
+void
+bench_print_row(uint32_t list, const bench_figures *f,
+				const bench_speed *speeds, uint32_t n_speeds, bool statistics)
+{
+	double n = (double) f->queries;
+
+	printf("| %u | %.4f |", list, (double) f->found / (n * BENCH_K));
+	for (uint32_t i = 0; i < n_speeds; i++)
+		printf(" %.0f | %.2f | %.2f |", speeds[i].qps, speeds[i].p50_ms,
+			   speeds[i].p99_ms);
+	if (statistics)
+		printf(" %.1f | %.1f | %.1f | %.1f | %.1f | %s | %.0f | %.0f | %.0f "
+			   "| %.0f |",
+			   (double) f->hops / n, (double) f->edge_pages / n,
+			   (double) f->edge_reads / n, (double) f->explored / n,
+			   (double) f->vectors / n, f->window, (double) f->bytes / n,
+			   (double) f->proc_bytes / n, (double) f->io_us / n,
+			   (double) f->compute_us / n);
+	printf("\n");
+	fflush(stdout);
+}
+
+uint64_t
+bench_proc_read_bytes(long pid)
+{
+	char path[64] = "/proc/self/io", line[128];
+	unsigned long long bytes;
+	bool found = false;
+	FILE *f;
+
+	if (pid != 0)
+		snprintf(path, sizeof(path), "/proc/%ld/io", pid);
+	f = fopen(path, "r");
+	while (f != NULL && !found && fgets(line, sizeof(line), f) != NULL)
+		found = sscanf(line, "read_bytes: %llu", &bytes) == 1;
+	if (!found)
+		bench_die(path, "read_bytes cannot be read");
+	fclose(f);
+	return bytes;
+}

@@ -1,0 +1,520 @@
+/*
+ * sql_bench.c
+ *		The same measurements through SQL, as an application meets them.
+ *
+ *	sql_bench load   TABLE --base F [--rows N] [--type real|vector]
+ *	sql_bench search TABLE --query F --truth F [--operator '<->']
+ *					 [--type real|vector] [--index NAME]
+ *					 [--sweep 20,40,... --setting navis.search_list_size]
+ *					 [--set NAME=VALUE]... [--clients 1,2] [--passes N]
+ *					 [--engine-pid PID]
+ *
+ * The server is found by libpq's environment variables.  load makes
+ * TABLE (id int, v real[] or vector); id is the row's number in the file.
+ * search asks SELECT id ... ORDER BY v OPERATOR $1 LIMIT 10, prepared, binary.
+ *
+ * Each line of a sweep: a warm-up until the rerank window of that list size is
+ * calibrated; one pass that reads recall and, with real[], navis_last_scan()
+ * after every query and stops with an error if one was not answered by the
+ * graph; then timed passes with each number of clients.  With --type vector
+ * the plan is looked at instead.
+ */
+#include <arpa/inet.h>
+#include <getopt.h>
+#include <libpq-fe.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common.h"
+
+#define MAX_SETTINGS 16
+#define REAL_OID 700
+#define CALIBRATION_SECONDS 120  /* a warm-up that takes longer has failed */
+#define NOT_CALIBRATED_ABOVE 800 /* list size of the last bucket */
+
+typedef struct options
+{
+	const char *mode, *table, *base, *query, *truth;
+	const char *type, *op, *index, *setting;
+	const char *settings[MAX_SETTINGS];
+	uint32_t n_settings, rows, passes;
+	bench_numbers sweep, clients;
+	long engine_pid;
+} options;
+
+typedef struct connection
+{
+	PGconn *conn;
+	char *parameter; /* the query vector in its type's binary form */
+} connection;
+
+typedef struct bench
+{
+	options o;
+	bench_matrix query, truth;
+	connection connections[BENCH_MAX_CLIENTS];
+	uint32_t n_connections;
+	bool navis; /* the index under test is ours */
+	bool casr;
+} bench;
+
+/* --- talking to the server ----------------------------------------- */
+
+static PGconn *
+open_connection(void)
+{
+	PGconn *conn = PQconnectdb("");
+
+	if (PQstatus(conn) != CONNECTION_OK)
+		bench_die("connection", PQerrorMessage(conn));
+	return conn;
+}
+
+static PGresult *
+checked(PGconn *conn, PGresult *result)
+{
+	ExecStatusType status = PQresultStatus(result);
+
+	if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
+		status != PGRES_COPY_IN)
+		bench_die("server", PQerrorMessage(conn));
+	return result;
+}
+
+static void
+command(PGconn *conn, const char *sql)
+{
+	PQclear(checked(conn, PQexec(conn, sql)));
+}
+
+/* --- vectors in binary form ---------------------------------------- */
+
+static char *
+put16(char *p, uint32_t value)
+{
+	uint16_t word = htons((uint16_t) value);
+
+	memcpy(p, &word, 2);
+	return p + 2;
+}
+
+static char *
+put32(char *p, uint32_t value)
+{
+	uint32_t word = htonl(value);
+
+	memcpy(p, &word, 4);
+	return p + 4;
+}
+
+/* Both forms fit. */
+static size_t
+vector_room(uint32_t dim)
+{
+	return 20 + (size_t) dim * 8;
+}
+
+/*
+ * As array_send and vector_send have it: dimensions, flags, element type,
+ * length, lower bound and elements with their lengths; or length, 0, elements.
+ */
+static char *
+put_vector(char *p, const uint32_t *words, uint32_t dim, bool is_array)
+{
+	if (is_array)
+	{
+		p = put32(p, 1);
+		p = put32(p, 0);
+		p = put32(p, REAL_OID);
+		p = put32(p, dim);
+		p = put32(p, 1);
+	}
+	else
+	{
+		p = put16(p, dim);
+		p = put16(p, 0);
+	}
+	for (uint32_t i = 0; i < dim; i++)
+	{
+		if (is_array)
+			p = put32(p, 4);
+		p = put32(p, words[i]);
+	}
+	return p;
+}
+
+/* --- load ---------------------------------------------------------- */
+
+static void
+send_copy(PGconn *conn, const char *data, const char *end)
+{
+	if (PQputCopyData(conn, data, (int) (end - data)) != 1)
+		bench_die("COPY", PQerrorMessage(conn));
+}
+
+static void
+copy_rows(PGconn *conn, bench *b, FILE *f, uint32_t n, uint32_t dim)
+{
+	static const char signature[19] = "PGCOPY\n\377\r\n";
+	char *row = malloc(14 + vector_room(dim));
+	uint32_t *words = malloc((size_t) dim * 4);
+
+	if (row == NULL || words == NULL)
+		bench_die("memory", "not enough");
+	send_copy(conn, signature, signature + sizeof(signature));
+	for (uint32_t i = 0; i < n; i++)
+	{
+		char *vector = row + 14, *end;
+
+		if (fread(words, 4, dim, f) != dim)
+			bench_die(b->o.base, "too short");
+		end = put_vector(vector, words, dim, b->navis);
+		put32(put32(put32(put16(row, 2), 4), i), (uint32_t) (end - vector));
+		send_copy(conn, row, end);
+	}
+	send_copy(conn, row, put16(row, UINT16_MAX));
+	free(row);
+	free(words);
+}
+
+static void
+run_load(bench *b)
+{
+	PGconn *conn = open_connection();
+	uint32_t n, dim;
+	FILE *f = bench_open_matrix(b->o.base, &n, &dim);
+	char sql[512], type[64] = "real[]";
+
+	if (b->o.rows != 0 && b->o.rows < n)
+		n = b->o.rows;
+	if (!b->navis)
+		snprintf(type, sizeof(type), "vector(%u)", dim);
+	snprintf(sql, sizeof(sql), "CREATE TABLE %s (id int, v %s)", b->o.table,
+			 type);
+	command(conn, sql);
+	snprintf(sql, sizeof(sql), "COPY %s FROM STDIN (FORMAT binary)",
+			 b->o.table);
+	command(conn, sql);
+	copy_rows(conn, b, f, n, dim);
+	if (PQputCopyEnd(conn, NULL) != 1)
+		bench_die("COPY", PQerrorMessage(conn));
+	for (PGresult *r; (r = PQgetResult(conn)) != NULL;)
+		PQclear(checked(conn, r));
+	snprintf(sql, sizeof(sql), "VACUUM ANALYZE %s", b->o.table);
+	command(conn, sql);
+	fclose(f);
+	PQfinish(conn);
+}
+
+/* --- search -------------------------------------------------------- */
+
+/* The answer's ids; fewer than K rows are an error. */
+static void
+ask_ids(bench *b, uint32_t client, uint32_t q, uint32_t *ids)
+{
+	connection *c = &b->connections[client];
+	char *end =
+		put_vector(c->parameter, b->query.words + (size_t) q * b->query.dim,
+				   b->query.dim, b->navis);
+	const char *values[1] = {c->parameter};
+	const int lengths[1] = {(int) (end - c->parameter)}, formats[1] = {1};
+	PGresult *r = checked(c->conn, PQexecPrepared(c->conn, "nearest", 1, values,
+												  lengths, formats, 1));
+
+	if (PQntuples(r) != BENCH_K)
+		bench_die("search", "the answer has not ten rows");
+	for (int i = 0; i < BENCH_K; i++)
+	{
+		uint32_t id;
+
+		memcpy(&id, PQgetvalue(r, i, 0), 4);
+		ids[i] = ntohl(id);
+	}
+	PQclear(r);
+}
+
+static void
+ask(void *arg, uint32_t client, uint32_t q)
+{
+	uint32_t ids[BENCH_K];
+
+	ask_ids(arg, client, q, ids);
+}
+
+static uint64_t
+number(const PGresult *r, int column)
+{
+	return strtoull(PQgetvalue(r, 0, column), NULL, 10);
+}
+
+/*
+ * Adds what the last scan of this connection did; an error unless the graph
+ * answered.  True when the rerank window is calibrated.
+ */
+static bool
+add_last_scan(bench *b, uint32_t client, bench_figures *f)
+{
+	static char window[16];
+	PGconn *conn = b->connections[client].conn;
+	PGresult *r = checked(
+		conn, PQexec(conn, "SELECT mode, hops, edge_pages, edge_reads, "
+						   "explored, vectors, bytes_read, io_us, compute_us, "
+						   "rerank_window, rows FROM navis_last_scan()"));
+	bool calibrated = !PQgetisnull(r, 0, 9);
+
+	if (strcmp(PQgetvalue(r, 0, 0), "graph") != 0 || number(r, 1) == 0 ||
+		number(r, 2) == 0 || number(r, 10) != BENCH_K)
+		bench_die("the graph did not answer; mode", PQgetvalue(r, 0, 0));
+	f->hops += number(r, 1);
+	f->edge_pages += number(r, 2);
+	f->edge_reads += number(r, 3);
+	f->explored += number(r, 4);
+	f->vectors += number(r, 5);
+	f->bytes += number(r, 6);
+	f->io_us += number(r, 7);
+	f->compute_us += number(r, 8);
+	snprintf(window, sizeof(window), "%s",
+			 calibrated ? PQgetvalue(r, 0, 9) : "all");
+	f->window = window;
+	PQclear(r);
+	return calibrated;
+}
+
+/* The prepared plan must be an index scan, of that index if one is named. */
+static void
+check_plan(bench *b, PGconn *conn)
+{
+	PGresult *r = checked(
+		conn, PQexec(conn, "EXPLAIN (COSTS off) EXECUTE nearest(NULL)"));
+	char wanted[128];
+	bool found = false;
+
+	snprintf(wanted, sizeof(wanted), "Index Scan using %s",
+			 b->o.index != NULL ? b->o.index : "");
+	for (int i = 0; i < PQntuples(r); i++)
+		found |= strstr(PQgetvalue(r, i, 0), wanted) != NULL;
+	if (!found)
+		bench_die("the plan does not take the index", PQgetvalue(r, 0, 0));
+	PQclear(r);
+}
+
+static void
+prepare(bench *b, connection *c)
+{
+	char sql[512];
+
+	c->conn = open_connection();
+	c->parameter = malloc(vector_room(b->query.dim));
+	if (c->parameter == NULL)
+		bench_die("memory", "not enough");
+	command(c->conn, "SET plan_cache_mode = force_generic_plan");
+	for (uint32_t i = 0; i < b->o.n_settings; i++)
+	{
+		const char *equals = strchr(b->o.settings[i], '=');
+
+		if (equals == NULL)
+			bench_die("--set", "NAME=VALUE expected");
+		snprintf(sql, sizeof(sql), "SET %.*s = '%s'",
+				 (int) (equals - b->o.settings[i]), b->o.settings[i],
+				 equals + 1);
+		command(c->conn, sql);
+	}
+	snprintf(sql, sizeof(sql),
+			 "PREPARE nearest(%s) AS SELECT id FROM %s ORDER BY v %s $1 "
+			 "LIMIT %d",
+			 b->navis ? "real[]" : "vector", b->o.table, b->o.op, BENCH_K);
+	command(c->conn, sql);
+	check_plan(b, c->conn);
+}
+
+/* Until the window of this list size is calibrated; one pass at least. */
+static void
+warm_up(bench *b, uint32_t list)
+{
+	bench_figures unused = {0};
+	uint32_t ids[BENCH_K];
+	uint64_t begun = bench_now_ns();
+
+	for (;;)
+	{
+		bool ready = !b->navis || !b->casr || list > NOT_CALIBRATED_ABOVE;
+
+		for (uint32_t q = 0; q < b->query.n; q++)
+			ask_ids(b, 0, q, ids);
+		if (ready || add_last_scan(b, 0, &unused))
+			break;
+		if (bench_now_ns() - begun > CALIBRATION_SECONDS * UINT64_C(1000000000))
+			bench_die("warm-up", "the rerank window is still not calibrated");
+	}
+}
+
+static bench_figures
+collect(bench *b)
+{
+	bench_figures f = {.queries = b->query.n, .window = ""};
+	uint32_t ids[BENCH_K];
+	long pid = b->o.engine_pid;
+
+	if (pid != 0)
+		f.proc_bytes = bench_proc_read_bytes(pid);
+	for (uint32_t q = 0; q < b->query.n; q++)
+	{
+		ask_ids(b, 0, q, ids);
+		f.found += bench_count_hits(&b->truth, q, ids);
+		if (b->navis)
+			add_last_scan(b, 0, &f);
+	}
+	if (pid != 0)
+		f.proc_bytes = bench_proc_read_bytes(pid) - f.proc_bytes;
+	return f;
+}
+
+static void
+measure(bench *b, uint32_t list)
+{
+	bench_speed speeds[BENCH_MAX_NUMBERS];
+	bench_figures figures, unused = {0};
+	char sql[256];
+
+	if (b->o.setting != NULL)
+		for (uint32_t i = 0; i < b->n_connections; i++)
+		{
+			snprintf(sql, sizeof(sql), "SET %s = %u", b->o.setting, list);
+			command(b->connections[i].conn, sql);
+		}
+	warm_up(b, list);
+	figures = collect(b);
+	for (uint32_t i = 0; i < b->o.clients.n; i++)
+	{
+		uint32_t clients = b->o.clients.values[i];
+
+		speeds[i] = bench_run_clients(clients, b->query.n, b->o.passes, ask, b);
+		for (uint32_t j = 0; b->navis && j < clients; j++)
+			add_last_scan(b, j, &unused);
+	}
+	bench_print_row(list, &figures, speeds, b->o.clients.n, b->navis);
+}
+
+static void
+run_search(bench *b)
+{
+	b->query = bench_read_matrix(b->o.query);
+	b->truth = bench_read_matrix(b->o.truth);
+	if (b->truth.n < b->query.n || b->truth.dim < BENCH_K)
+		bench_die(b->o.truth, "does not fit the queries");
+	b->casr = true;
+	for (uint32_t i = 0; i < b->o.n_settings; i++)
+		b->casr &= strcmp(b->o.settings[i], "navis.casr=off") != 0;
+	for (uint32_t i = 0; i < b->o.clients.n; i++)
+		if (b->o.clients.values[i] > b->n_connections)
+			b->n_connections = b->o.clients.values[i];
+	if (b->n_connections > BENCH_MAX_CLIENTS)
+		bench_die("--clients", "at most 64");
+	for (uint32_t i = 0; i < b->n_connections; i++)
+		prepare(b, &b->connections[i]);
+	bench_print_head(&b->o.clients, b->navis);
+	for (uint32_t i = 0; i < b->o.sweep.n; i++)
+		measure(b, b->o.sweep.values[i]);
+	for (uint32_t i = 0; i < b->n_connections; i++)
+	{
+		PQfinish(b->connections[i].conn);
+		free(b->connections[i].parameter);
+	}
+	free(b->query.words);
+	free(b->truth.words);
+}
+
+/* --- command line -------------------------------------------------- */
+
+static void
+parse(options *o, int argc, char **argv)
+{
+	static const struct option known[] = {
+		{"base", 1, NULL, 'b'},       {"rows", 1, NULL, 'r'},
+		{"query", 1, NULL, 'q'},      {"truth", 1, NULL, 't'},
+		{"type", 1, NULL, 'y'},       {"operator", 1, NULL, 'o'},
+		{"index", 1, NULL, 'i'},      {"setting", 1, NULL, 'n'},
+		{"set", 1, NULL, 's'},        {"sweep", 1, NULL, 'w'},
+		{"clients", 1, NULL, 'c'},    {"passes", 1, NULL, 'p'},
+		{"engine-pid", 1, NULL, 'e'}, {NULL, 0, NULL, 0}};
+	int c;
+
+	if (argc < 3)
+		bench_die("usage", "sql_bench load|search TABLE ...");
+	o->mode = argv[1];
+	o->table = argv[2];
+	optind = 3;
+	while ((c = getopt_long(argc, argv, "", known, NULL)) != -1)
+		switch (c)
+		{
+			case 'b':
+				o->base = optarg;
+				break;
+			case 'r':
+				o->rows = (uint32_t) strtoul(optarg, NULL, 10);
+				break;
+			case 'q':
+				o->query = optarg;
+				break;
+			case 't':
+				o->truth = optarg;
+				break;
+			case 'y':
+				o->type = optarg;
+				break;
+			case 'o':
+				o->op = optarg;
+				break;
+			case 'i':
+				o->index = optarg;
+				break;
+			case 'n':
+				o->setting = optarg;
+				break;
+			case 's':
+				if (o->n_settings == MAX_SETTINGS)
+					bench_die("--set", "too many");
+				o->settings[o->n_settings++] = optarg;
+				break;
+			case 'w':
+				o->sweep = bench_parse_numbers("--sweep", optarg);
+				break;
+			case 'c':
+				o->clients = bench_parse_numbers("--clients", optarg);
+				break;
+			case 'p':
+				o->passes = (uint32_t) strtoul(optarg, NULL, 10);
+				break;
+			case 'e':
+				o->engine_pid = strtol(optarg, NULL, 10);
+				break;
+			default:
+				exit(2);
+		}
+	if (o->passes == 0)
+		bench_die("--passes", "at least 1 expected");
+}
+
+int
+main(int argc, char **argv)
+{
+	static bench b;
+
+	bench_program = "sql_bench";
+	b.o = (options){.type = "real",
+					.op = "<->",
+					.setting = "navis.search_list_size",
+					.passes = 3};
+	b.o.sweep = bench_parse_numbers("--sweep", "100");
+	b.o.clients = bench_parse_numbers("--clients", "1");
+	parse(&b.o, argc, argv);
+	b.navis = strcmp(b.o.type, "vector") != 0;
+	if (strcmp(b.o.mode, "load") == 0)
+		run_load(&b);
+	else if (strcmp(b.o.mode, "search") == 0)
+		run_search(&b);
+	else
+		bench_die(b.o.mode, "load or search expected");
+	return 0;
+}
