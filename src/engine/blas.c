@@ -52,6 +52,12 @@ resolve(void *library, const char *name, void *function)
 	return true;
 }
 
+void
+nv_blas_prepare(void)
+{
+	setenv("OPENBLAS_NUM_THREADS", "1", 1);
+}
+
 static void
 load(void)
 {
@@ -59,7 +65,6 @@ load(void)
 	const char *reason;
 	void *library;
 
-	setenv("OPENBLAS_NUM_THREADS", "1", 1);
 	library = dlopen(NV_BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	if (library == NULL)
 	{

@@ -5,14 +5,18 @@
  * The server's postmaster preloads us, and OpenBLAS starts threads from its
  * constructor: linking it would give the postmaster threads, which it must
  * not have before it forks.  So it is opened at first use, held to one thread
- * (our own threads work on blocks), and never closed.  The first call sets
- * the environment variable OPENBLAS_NUM_THREADS: make it before other threads
- * read the environment.
+ * (our own threads work on blocks), and never closed.
  */
 #ifndef NAVIS_BLAS_H
 #define NAVIS_BLAS_H
 
 #include "navis/status.h"
+
+/*
+ * Sets OPENBLAS_NUM_THREADS, which the library reads when it is opened.  Call it
+ * before there are threads that may read the environment.
+ */
+extern void nv_blas_prepare(void);
 
 /*
  * Opens the library; later calls return what the first one found.  Safe from

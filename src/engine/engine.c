@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "blas.h"
 #include "engine_internal.h"
 
 #define HOUSEKEEPING_SECONDS 1
@@ -420,6 +421,7 @@ nv_engine_start(const nv_config *config, const nv_port *port,
 	engine->cursors =
 		nv_alloc_array(config->max_cursors, sizeof(*engine->cursors));
 	nv_io_set_fsync(config->fsync);
+	nv_blas_prepare();
 	status = engine->searchers != NULL && engine->cursors != NULL
 				 ? nv_lock_directory(config->directory, &engine->lock_fd, err)
 				 : nv_fail(err, NV_ENOMEM, 0, "no memory for the engine");

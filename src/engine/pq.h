@@ -18,7 +18,6 @@
 #define NV_PQ_MAX_BYTES 256
 /* Fewer distinct vectors than this are not trained on: see design section 6. */
 #define NV_PQ_MIN_ROWS 1024
-#define NV_PQ_MAX_SAMPLE 256000
 
 typedef struct nv_pq nv_pq; /* immutable after training: share freely */
 
