@@ -38,7 +38,7 @@ bench_now_ns(void)
 	return (uint64_t) t.tv_sec * 1000000000 + (uint64_t) t.tv_nsec;
 }
 
-/* --- files --------------------------------------------------------- */
+/* --- files --- */
 
 FILE *
 bench_open_matrix(const char *path, uint32_t *n, uint32_t *dim)
@@ -104,7 +104,7 @@ bench_parse_numbers(const char *option, const char *text)
 	}
 }
 
-/* --- clients ------------------------------------------------------- */
+/* --- clients --- */
 
 typedef struct client
 {
@@ -177,7 +177,7 @@ bench_run_clients(uint32_t clients, uint32_t queries, uint32_t passes,
 	return speed;
 }
 
-/* --- the table ----------------------------------------------------- */
+/* --- the table --- */
 
 void
 bench_print_head(const bench_numbers *clients, bool statistics)

@@ -51,7 +51,7 @@ typedef struct bench
 	uint32_t list;                           /* of the line being measured */
 } bench;
 
-/* --- requests ------------------------------------------------------ */
+/* --- requests --- */
 
 static nv_request *
 new_request(const bench *b, nv_request_kind kind, uint64_t owner)
@@ -88,7 +88,7 @@ start(bench *b)
 		bench_die("engine", err.detail);
 }
 
-/* --- build --------------------------------------------------------- */
+/* --- build --- */
 
 static void
 add_rows(bench *b, nv_request *r, FILE *f, uint32_t n, uint32_t dim)
@@ -153,7 +153,7 @@ run_build(bench *b)
 	free(r);
 }
 
-/* --- open ---------------------------------------------------------- */
+/* --- open --- */
 
 static void
 run_open(bench *b)
@@ -197,7 +197,7 @@ run_open(bench *b)
 	free(r);
 }
 
-/* --- search -------------------------------------------------------- */
+/* --- search --- */
 
 /* The answer stays in the client's request. */
 static void
@@ -367,7 +367,7 @@ run_search(bench *b)
 		free(b->requests[i]);
 }
 
-/* --- command line -------------------------------------------------- */
+/* --- command line --- */
 
 static uint32_t
 parse_metric(const char *name)

@@ -59,7 +59,7 @@ typedef struct bench
 	bool casr;
 } bench;
 
-/* --- talking to the server ----------------------------------------- */
+/* --- talking to the server --- */
 
 static PGconn *
 open_connection(void)
@@ -88,7 +88,7 @@ command(PGconn *conn, const char *sql)
 	PQclear(checked(conn, PQexec(conn, sql)));
 }
 
-/* --- vectors in binary form ---------------------------------------- */
+/* --- vectors in binary form --- */
 
 static char *
 put16(char *p, uint32_t value)
@@ -144,7 +144,7 @@ put_vector(char *p, const uint32_t *words, uint32_t dim, bool is_array)
 	return p;
 }
 
-/* --- load ---------------------------------------------------------- */
+/* --- load --- */
 
 static void
 send_copy(PGconn *conn, const char *data, const char *end)
@@ -207,7 +207,7 @@ run_load(bench *b)
 	PQfinish(conn);
 }
 
-/* --- search -------------------------------------------------------- */
+/* --- search --- */
 
 /* The answer's ids; fewer than K rows are an error. */
 static void
@@ -425,7 +425,7 @@ run_search(bench *b)
 	free(b->truth.words);
 }
 
-/* --- command line -------------------------------------------------- */
+/* --- command line --- */
 
 static void
 parse(options *o, int argc, char **argv)

@@ -38,9 +38,9 @@ run_unit() {
 	for variant in plain asan tsan; do
 		say "== engine unit tests ($variant)"
 		status=0
-		make -C "$dir/src/test/unit" -s -k -j"$(nproc)" all \
+		as_server make -C "$dir/src/test/unit" -s -k -j"$(nproc)" all \
 			VARIANTS="$variant" >"$dir/build-$variant.log" 2>&1 ||
-			{ cat "$dir/build-$variant.log" >&2; }
+			cat "$dir/build-$variant.log" >&2
 		as_server make -C "$dir/src/test/unit" -s -k check \
 			VARIANTS="$variant" >"$dir/unit-$variant.log" 2>&1 || status=$?
 		[ $status = 0 ] || grep -vE '^\[ +(RUN|OK) ' "$dir/unit-$variant.log" >&2

@@ -40,18 +40,19 @@ typedef struct nv_port
 
 typedef struct nv_config
 {
-	char directory[1024];     /* created if missing (its parent exists) */
-	uint32_t io_method;       /* 0 auto, 1 io_uring, 2 sync */
-	uint32_t search_threads;  /* 1 .. 64 */
-	uint32_t interleave;      /* queries a search thread keeps going, 1 .. 32 */
-	uint64_t cache_size;      /* bytes, 0 = off */
+	char directory[1024];    /* created if missing (its parent exists) */
+	uint32_t io_method;      /* 0 auto, 1 io_uring, 2 sync */
+	uint32_t search_threads; /* 1 .. 64 */
+	uint32_t interleave;     /* queries a search thread keeps going, 1 .. 32 */
+	uint64_t cache_size;     /* bytes, 0 = off */
 	double cache_window;
 	uint32_t cache_promote, cache_promote_search;
-	uint64_t pending_memory;  /* bytes of unlinked vectors, all indexes */
-	uint32_t casr_warmup;     /* reranks a bucket */
-	uint32_t checkpoint_timeout; /* seconds between checkpoints of a changed index */
+	uint64_t pending_memory; /* bytes of unlinked vectors, all indexes */
+	uint32_t casr_warmup;    /* reranks a bucket */
+	uint32_t
+		checkpoint_timeout; /* seconds between checkpoints of a changed index */
 	uint32_t max_cursors;
-	uint32_t cursor_idle;     /* seconds before an unused cursor may go */
+	uint32_t cursor_idle; /* seconds before an unused cursor may go */
 	bool fsync;
 } nv_config;
 

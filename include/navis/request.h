@@ -76,18 +76,18 @@ typedef struct nv_hit
 /* Work done for one request. */
 typedef struct nv_search_stats
 {
-	uint64_t hops;         /* rounds of edge pages (beam steps) */
-	uint64_t edge_pages;   /* edge pages looked at: read, cached or in RMW */
-	uint64_t edge_reads;   /* of these, read from disk */
-	uint64_t cache_hits;   /* of these, found in NAVIS-Cache or RMW */
-	uint64_t explored;     /* vertices whose list was expanded */
-	uint64_t vectors;      /* vectors loaded for exact comparison */
-	uint64_t batches;      /* rerank batches */
-	uint64_t pending;      /* unlinked vectors compared exactly */
-	uint64_t bytes;        /* read from disk, edges and vectors */
-	uint64_t io_ns;        /* time with nothing to do but wait for reads */
-	uint64_t compute_ns;   /* time on a core */
-	uint64_t damaged;      /* slots or records that failed verification */
+	uint64_t hops;       /* rounds of edge pages (beam steps) */
+	uint64_t edge_pages; /* edge pages looked at: read, cached or in RMW */
+	uint64_t edge_reads; /* of these, read from disk */
+	uint64_t cache_hits; /* of these, found in NAVIS-Cache or RMW */
+	uint64_t explored;   /* vertices whose list was expanded */
+	uint64_t vectors;    /* vectors loaded for exact comparison */
+	uint64_t batches;    /* rerank batches */
+	uint64_t pending;    /* unlinked vectors compared exactly */
+	uint64_t bytes;      /* read from disk, edges and vectors */
+	uint64_t io_ns;      /* time with nothing to do but wait for reads */
+	uint64_t compute_ns; /* time on a core */
+	uint64_t damaged;    /* slots or records that failed verification */
 } nv_search_stats;
 
 /* SEARCH: data = dim floats.  Answer: hits in data. */
@@ -95,18 +95,18 @@ typedef struct nv_req_search
 {
 	/* in */
 	uint32_t dim;
-	uint32_t k;           /* hits wanted, 1 .. NV_MAX_HITS */
-	uint32_t list_size;   /* |E_search|; max(list_size, what k needs) is used */
-	uint32_t beam_width;  /* 1 .. 64 */
+	uint32_t k;          /* hits wanted, 1 .. NV_MAX_HITS */
+	uint32_t list_size;  /* |E_search|; max(list_size, what k needs) is used */
+	uint32_t beam_width; /* 1 .. 64 */
 	uint32_t entrance_list;
-	uint32_t flags;       /* NV_SEARCH_... */
-	double percentile;    /* CASR, 1 .. 100 */
+	uint32_t flags;    /* NV_SEARCH_... */
+	double percentile; /* CASR, 1 .. 100 */
 	/* out */
-	uint64_t cursor;      /* for NEXT and CLOSE; 0: nothing left to continue */
-	uint32_t n;           /* hits in data */
-	uint32_t exhausted;   /* 1: the graph has nothing more to give */
-	uint32_t window;      /* w used, or UINT32_MAX: everything loaded */
-	uint32_t list_used;   /* the frontier that was used */
+	uint64_t cursor;    /* for NEXT and CLOSE; 0: nothing left to continue */
+	uint32_t n;         /* hits in data */
+	uint32_t exhausted; /* 1: the graph has nothing more to give */
+	uint32_t window;    /* w used, or UINT32_MAX: everything loaded */
+	uint32_t list_used; /* the frontier that was used */
 	nv_search_stats stats;
 } nv_req_search;
 
@@ -231,16 +231,16 @@ typedef struct nv_req_build
 {
 	/* in */
 	nv_index_params params;
-	uint64_t expected_rows; /* BEGIN: estimate, 0 if unknown */
-	uint64_t build_memory;  /* BEGIN: bytes all running builds may hold */
-	uint32_t threads;       /* BEGIN */
-	uint32_t rebuild;       /* BEGIN */
+	uint64_t expected_rows;    /* BEGIN: estimate, 0 if unknown */
+	uint64_t build_memory;     /* BEGIN: bytes all running builds may hold */
+	uint32_t threads;          /* BEGIN */
+	uint32_t rebuild;          /* BEGIN */
 	uint32_t placement_random; /* BEGIN: benchmark */
-	uint32_t n;             /* ADD: rows in data */
-	uint64_t lsn;           /* RUN: newest LSN of the journal entries given */
+	uint32_t n;                /* ADD: rows in data */
+	uint64_t lsn; /* RUN: newest LSN of the journal entries given */
 	/* out (RUN) */
-	uint64_t rows;          /* elements with a vector */
-	uint32_t vertices;      /* distinct vectors linked; 0: kept as pending */
+	uint64_t rows;     /* elements with a vector */
+	uint32_t vertices; /* distinct vectors linked; 0: kept as pending */
 	uint32_t pq_bytes;
 	uint32_t pq_rotated;
 	float pq_recall;
@@ -257,10 +257,10 @@ typedef struct nv_req_build
 typedef enum nv_build_phase
 {
 	NV_PHASE_NONE,
-	NV_PHASE_SCAN,      /* table rows streamed */
-	NV_PHASE_TRAIN,     /* codebook */
+	NV_PHASE_SCAN,  /* table rows streamed */
+	NV_PHASE_TRAIN, /* codebook */
 	NV_PHASE_ENCODE,
-	NV_PHASE_LINK,      /* vertices linked */
+	NV_PHASE_LINK, /* vertices linked */
 	NV_PHASE_PLACE,
 	NV_PHASE_ENTRANCE,
 	NV_PHASE_WRITE,     /* files and checkpoint */
@@ -275,12 +275,13 @@ typedef struct nv_req_info
 	uint32_t building;
 	uint32_t has_graph;
 	nv_index_params params;
-	uint64_t vertices, elements, deleted; /* deleted: ids without live element */
+	uint64_t vertices, elements,
+		deleted; /* deleted: ids without live element */
 	uint64_t pending_rows, pending_bytes, pending_limit;
 	uint64_t edge_pages, free_pages, edge_bytes, vector_bytes, state_bytes;
 	uint64_t published_lsn, published_sequence;
 	uint64_t memory_codes, memory_map, memory_elements, memory_entrance,
-		memory_other; /* held for this index, bytes */
+		memory_other;                  /* held for this index, bytes */
 	uint64_t cache_bytes, cache_limit; /* whole engine */
 	uint64_t cache_lookups, cache_hits, cache_promotions;
 	uint32_t pq_bytes, pq_rotated;
@@ -304,11 +305,11 @@ typedef struct nv_bucket_info
 typedef struct nv_request
 {
 	_Atomic uint32_t state;
-	uint32_t kind;      /* nv_request_kind */
-	uint32_t status;    /* nv_status, valid when DONE */
+	uint32_t kind;   /* nv_request_kind */
+	uint32_t status; /* nv_status, valid when DONE */
 	int32_t sys_errno;
-	uint64_t engine;    /* incarnation it was submitted to */
-	uint64_t owner;     /* changes when another backend takes the slot */
+	uint64_t engine; /* incarnation it was submitted to */
+	uint64_t owner;  /* changes when another backend takes the slot */
 	nv_key key;
 	/* progress of long work, written by the engine */
 	_Atomic uint32_t phase;

@@ -62,8 +62,7 @@ build_meta(NavisBuild *build)
 	return NavisPageGetMeta((Page) build->metapage.data);
 }
 
-/* --- journal pages
- * ------------------------------------------------------------ */
+/* --- journal pages --- */
 
 static void
 write_page(Relation index, BlockNumber block, const char *image)
@@ -163,8 +162,7 @@ finish_journal(NavisBuild *build)
 	return XactLastRecEnd;
 }
 
-/* --- the engine's part
- * ------------------------------------------------------------ */
+/* --- the engine's part --- */
 
 /* Rows of a heap page that an index scan would probably see. */
 static uint32
@@ -266,9 +264,7 @@ report_progress(nv_request *request, void *arg)
 	pgstat_progress_update_multi_param(lengthof(columns), columns, values);
 }
 
-/* --- rows
- * ----------------------------------------------------------------------------
- */
+/* --- rows --- */
 
 static void
 add_row_context(void *arg)
@@ -378,8 +374,7 @@ build_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContextReset(build->row);
 }
 
-/* --- the whole
- * ------------------------------------------------------------------------ */
+/* --- the whole --- */
 
 static void
 check_request(Relation heap, IndexInfo *info)

@@ -47,8 +47,7 @@ typedef struct NavisWalk
 	uint64 n_missing, room;
 } NavisWalk;
 
-/* --- vectors of rows
- * ------------------------------------------------------------ */
+/* --- vectors of rows --- */
 
 typedef struct NavisRowContext
 {
@@ -99,8 +98,7 @@ navis_entry_vector(NavisSlice *slice, const nv_journal_entry *entry,
 	return vector;
 }
 
-/* --- the walk
- * ------------------------------------------------------------------------ */
+/* --- the walk --- */
 
 static void
 note_missing(NavisWalk *walk, const NavisMissing *missing)
@@ -203,8 +201,7 @@ walk_journal(NavisWalk *walk)
 	}
 }
 
-/* --- catch-up
- * -------------------------------------------------------------------------- */
+/* --- catch-up --- */
 
 static nv_status
 insert_missing(NavisWalk *walk, const NavisMissing *missing,
@@ -245,8 +242,7 @@ insert_all_missing(NavisWalk *walk)
 	return status;
 }
 
-/* --- the procedure
- * ------------------------------------------------------------------------ */
+/* --- the procedure --- */
 
 /* Ends the pass; *state is the index's, valid if NV_OK. */
 static nv_status

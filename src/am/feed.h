@@ -42,8 +42,7 @@ extern void navis_feed_run(NavisFeed *feed, XLogRecPtr lsn,
  */
 extern void navis_feed_abort(NavisFeed *feed);
 
-/* --- warn.c ------------------------------------------------------------------
- */
+/* --- warn.c --- */
 
 /* What to do about an engine that does not run. */
 extern const char *navis_engine_hint(NavisEngineStatus status);

@@ -88,7 +88,7 @@ state_name(bool engine, const nv_req_info *info)
 static const char *
 metric_name(uint32 metric)
 {
-	return metric == NV_METRIC_L2	? "l2"
+	return metric == NV_METRIC_L2   ? "l2"
 		   : metric == NV_METRIC_IP ? "ip"
 									: "cosine";
 }
@@ -97,8 +97,7 @@ metric_name(uint32 metric)
 static void
 count_entries(Relation index, int64 *live, int64 *without_vector)
 {
-	NavisEntry *entries =
-		palloc(navis_entries_per_page() * sizeof(NavisEntry));
+	NavisEntry *entries = palloc(navis_entries_per_page() * sizeof(NavisEntry));
 
 	*live = *without_vector = 0;
 	for (BlockNumber block = 1; block < RelationGetNumberOfBlocks(index);
@@ -279,15 +278,14 @@ navis_index_calibration(PG_FUNCTION_ARGS)
 	{
 		const nv_bucket_info *b = &buckets[i];
 		Datum values[CALIBRATION_COLUMNS] = {
-			Int32GetDatum(b->k_bound),	Int32GetDatum(b->list_bound),
+			Int32GetDatum(b->k_bound),  Int32GetDatum(b->list_bound),
 			Int32GetDatum(b->observed), BoolGetDatum(b->ready != 0),
-			Int32GetDatum(b->p90),		Int32GetDatum(b->p99),
+			Int32GetDatum(b->p90),      Int32GetDatum(b->p99),
 			Int32GetDatum(b->p100)};
 		bool nulls[CALIBRATION_COLUMNS] = {false};
 
 		nulls[4] = nulls[5] = nulls[6] = b->ready == 0;
-		tuplestore_putvalues(result->setResult, result->setDesc, values,
-							 nulls);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	relation_close(index, AccessShareLock);
 	return (Datum) 0;

@@ -85,8 +85,7 @@ navis_page_free(Page page, uint32 count)
 	return free;
 }
 
-/* --- reading
- * ------------------------------------------------------------------ */
+/* --- reading --- */
 
 uint32
 navis_journal_read(Relation index, BlockNumber block, NavisEntry *entries,
@@ -169,8 +168,7 @@ navis_journal_kill(Relation index, uint32 element, uint32 generation)
 	UnlockReleaseBuffer(buffer);
 }
 
-/* --- tails
- * ---------------------------------------------------------------------- */
+/* --- tails --- */
 
 /* A tail that was, or is to be: what new_tail makes sure of before it acts. */
 typedef struct NavisTailSlot
@@ -332,8 +330,7 @@ new_tail(Relation index, const NavisTailSlot *wanted)
 		RecordFreeIndexPage(index, block);
 }
 
-/* --- append
- * ----------------------------------------------------------------------- */
+/* --- append --- */
 
 /*
  * Puts the entry into the first free place of an exclusively locked page;

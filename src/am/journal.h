@@ -78,8 +78,7 @@ navis_entry_has_vector(const NavisEntry *entry)
 		   navis_entry_hash(entry) != 0;
 }
 
-/* --- meta.c ----------------------------------------------------------------
- */
+/* --- meta.c --- */
 
 /* Checks a locked block 0 and returns its contents. */
 extern NavisMetaPage *navis_meta_check(Relation index, Buffer buffer);
@@ -90,8 +89,7 @@ extern void navis_meta_copy(const NavisMetaPage *stored, NavisMeta *meta);
 /* Writes a metapage for the relation's options into a page in memory. */
 extern void navis_meta_init(Relation index, Page page);
 
-/* --- journal.c --------------------------------------------------------------
- */
+/* --- journal.c --- */
 
 extern void navis_page_init(Page page, uint64 sequence, BlockNumber link,
 							uint64 link_sequence);

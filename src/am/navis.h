@@ -28,20 +28,20 @@
 
 #define NAVIS_MAGIC 0x5349564e /* "NVIS" */
 #define NAVIS_JOURNAL_VERSION 1
-#define NAVIS_PAGE_ID 0xFA15   /* last two bytes of every page */
+#define NAVIS_PAGE_ID 0xFA15 /* last two bytes of every page */
 #define NAVIS_MAX_TAILS 4
 
 /* Index options; -1 or 0 where "chosen" is possible. */
 typedef struct NavisOptions
 {
 	int32 vl_len_;
-	int max_degree;      /* 96, 8 .. 512 */
-	int build_list_size; /* 100, 8 .. 2000 */
-	double alpha;        /* 1.2, 1.0 .. 2.0 */
-	int pq_bytes;        /* 0 = by measured recall, .. 256 */
-	int dimensions;      /* 0 = from the type or the first row */
+	int max_degree;        /* 96, 8 .. 512 */
+	int build_list_size;   /* 100, 8 .. 2000 */
+	double alpha;          /* 1.2, 1.0 .. 2.0 */
+	int pq_bytes;          /* 0 = by measured recall, .. 256 */
+	int dimensions;        /* 0 = from the type or the first row */
 	double entrance_ratio; /* 0.01, 0.0001 .. 0.5 */
-	int entrance_degree; /* 32, 4 .. 128 */
+	int entrance_degree;   /* 32, 4 .. 128 */
 } NavisOptions;
 
 /* Element types of a column. */
@@ -73,8 +73,8 @@ typedef struct NavisMeta
 #define NAVIS_ENTRY_FREE 0
 #define NAVIS_ENTRY_LIVE 1
 #define NAVIS_ENTRY_DELETED 2
-#define NAVIS_ENTRY_STATE 3    /* mask */
-#define NAVIS_ENTRY_KILLED 4   /* hint */
+#define NAVIS_ENTRY_STATE 3  /* mask */
+#define NAVIS_ENTRY_KILLED 4 /* hint */
 
 typedef struct NavisEntry
 {
@@ -90,7 +90,7 @@ navis_entry_hash(const NavisEntry *e)
 	return ((uint64) e->hash_high << 32) | e->hash_low;
 }
 
-/* --- journal.c ------------------------------------------------------------ */
+/* --- journal.c --- */
 
 /* Reads and checks block 0; errors: other version (hint REINDEX), not ours. */
 extern void navis_meta_read(Relation index, NavisMeta *meta);
@@ -100,7 +100,7 @@ typedef struct NavisAppended
 {
 	uint32 element;
 	uint32 generation;
-	XLogRecPtr lsn;     /* of the WAL record; invalid for relations without WAL */
+	XLogRecPtr lsn; /* of the WAL record; invalid for relations without WAL */
 	uint8 identity[16]; /* of the index at that moment */
 } NavisAppended;
 
@@ -143,7 +143,7 @@ extern bool navis_journal_live(Relation index, uint32 element,
 extern void navis_journal_kill(Relation index, uint32 element,
 							   uint32 generation);
 
-/* --- vector.c: from SQL values to floats ----------------------------------- */
+/* --- vector.c: from SQL values to floats --- */
 
 /*
  * Checks a value of the column's type: real[], one-dimensional, no NULLs,
@@ -164,14 +164,14 @@ extern uint64 navis_journal_hash(uint32 metric, const float *vector,
 /* Metric of an index's opclass: its support function 1 returns nv_metric. */
 extern uint32 navis_index_metric(Relation index);
 
-/* --- heapfetch.c: rows behind journal entries ------------------------------- */
+/* --- heapfetch.c: rows behind journal entries --- */
 
 /* Fetches rows of the indexed table and computes the indexed value. */
 typedef struct NavisFetch NavisFetch;
 
 typedef enum NavisFetchResult
 {
-	NAVIS_FETCH_GONE,   /* no version of the row is visible / not dead */
+	NAVIS_FETCH_GONE, /* no version of the row is visible / not dead */
 	NAVIS_FETCH_NULL,
 	NAVIS_FETCH_VECTOR
 } NavisFetchResult;
@@ -187,12 +187,12 @@ extern NavisFetchResult navis_fetch_row(NavisFetch *fetch, ItemPointer tid,
 										const float **vector, uint32 *dim);
 extern void navis_fetch_end(NavisFetch *fetch);
 
-/* --- opening.c: make the engine agree with the journal ---------------------- */
+/* --- opening.c: make the engine agree with the journal --- */
 
 typedef enum NavisUse
 {
-	NAVIS_USE_GRAPH,    /* usable: the engine answers */
-	NAVIS_USE_EXACT     /* answer by the exact scan */
+	NAVIS_USE_GRAPH, /* usable: the engine answers */
+	NAVIS_USE_EXACT  /* answer by the exact scan */
 } NavisUse;
 
 /*
@@ -227,7 +227,7 @@ extern void navis_rebuild_all(void);
 extern void navis_index_params(Relation index, const NavisMeta *meta,
 							   nv_index_params *params);
 
-/* --- build.c, insert.c, vacuum.c -------------------------------------------- */
+/* --- build.c, insert.c, vacuum.c --- */
 
 extern IndexBuildResult *navis_build(Relation heap, Relation index,
 									 IndexInfo *info);
@@ -243,7 +243,7 @@ extern IndexBulkDeleteResult *navis_bulkdelete(IndexVacuumInfo *info,
 extern IndexBulkDeleteResult *navis_vacuumcleanup(IndexVacuumInfo *info,
 												  IndexBulkDeleteResult *stats);
 
-/* --- scan.c, exactscan.c ----------------------------------------------------- */
+/* --- scan.c, exactscan.c --- */
 
 extern IndexScanDesc navis_beginscan(Relation index, int nkeys, int norderbys);
 extern void navis_rescan(IndexScanDesc scan, ScanKey keys, int nkeys,
@@ -251,7 +251,7 @@ extern void navis_rescan(IndexScanDesc scan, ScanKey keys, int nkeys,
 extern bool navis_gettuple(IndexScanDesc scan, ScanDirection direction);
 extern void navis_endscan(IndexScanDesc scan);
 
-/* --- limit.c: K from the plan's Limit ----------------------------------------- */
+/* --- limit.c: K from the plan's Limit --- */
 
 extern void navis_limit_init(void); /* installs the executor hooks */
 
@@ -261,13 +261,12 @@ extern void navis_limit_init(void); /* installs the executor hooks */
  */
 extern uint64 navis_limit_wanted(bool *exact);
 
-/* --- cost.c, options.c, handler.c ---------------------------------------------- */
+/* --- cost.c, options.c, handler.c --- */
 
-extern void navis_costestimate(struct PlannerInfo *root,
-							   struct IndexPath *path, double loop_count,
-							   Cost *startup_cost, Cost *total_cost,
-							   Selectivity *selectivity, double *correlation,
-							   double *pages);
+extern void navis_costestimate(struct PlannerInfo *root, struct IndexPath *path,
+							   double loop_count, Cost *startup_cost,
+							   Cost *total_cost, Selectivity *selectivity,
+							   double *correlation, double *pages);
 extern void navis_options_init(void); /* reloptions */
 extern bytea *navis_options(Datum reloptions, bool validate);
 extern char *navis_buildphasename(int64 phase);

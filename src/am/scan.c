@@ -25,7 +25,7 @@
 #define SWEEP_SHARE 8       /* ... and a share of all entries, 1 in so many */
 #define OPEN_TRIES 3        /* the engine may change under our feet */
 
-/* --- life ------------------------------------------------------------------- */
+/* --- life --- */
 
 static void
 release_cursor(NavisScan *so)
@@ -94,7 +94,7 @@ navis_endscan(IndexScanDesc scan)
 	scan->opaque = NULL;
 }
 
-/* --- batches from the engine ---------------------------------------------------- */
+/* --- batches from the engine --- */
 
 static int
 compare_uint32(const void *a, const void *b)
@@ -107,9 +107,8 @@ compare_uint32(const void *a, const void *b)
 static bool
 was_given(const NavisScan *so, uint32 element)
 {
-	return so->replaying &&
-		   bsearch(&element, so->given_sorted, so->n_sorted, sizeof(uint32),
-				   compare_uint32) != NULL;
+	return so->replaying && bsearch(&element, so->given_sorted, so->n_sorted,
+									sizeof(uint32), compare_uint32) != NULL;
 }
 
 /* A cursor is lost: what follows is compared with what was given. */
@@ -118,8 +117,8 @@ begin_replay(NavisScan *so)
 {
 	if (so->n_given == 0)
 		return;
-	so->given_sorted = MemoryContextAllocHuge(so->work,
-											  so->n_given * sizeof(uint32));
+	so->given_sorted =
+		MemoryContextAllocHuge(so->work, so->n_given * sizeof(uint32));
 	memcpy(so->given_sorted, so->given, so->n_given * sizeof(uint32));
 	so->n_sorted = so->n_given;
 	qsort(so->given_sorted, so->n_sorted, sizeof(uint32), compare_uint32);
@@ -237,7 +236,8 @@ search_next(NavisScan *so)
 	return call_search(so, request);
 }
 
-/* Opens the index if need be and asks for the first batch; false: exact scan. */
+/* Opens the index if need be and asks for the first batch; false: exact scan.
+ */
 static bool
 start_search(IndexScanDesc scan)
 {
@@ -248,8 +248,8 @@ start_search(IndexScanDesc scan)
 	{
 		nv_status status;
 
-		if (navis_open_index(scan->heapRelation, index, &so->meta,
-							 &so->key) != NAVIS_USE_GRAPH)
+		if (navis_open_index(scan->heapRelation, index, &so->meta, &so->key) !=
+			NAVIS_USE_GRAPH)
 			return false;
 		status = search_first(so);
 		if (status == NV_OK)
@@ -303,7 +303,7 @@ next_batch(IndexScanDesc scan)
 	return true;
 }
 
-/* --- giving rows ------------------------------------------------------------------- */
+/* --- giving rows --- */
 
 static bool
 give(IndexScanDesc scan, ItemPointer tid)
@@ -354,8 +354,8 @@ walk_next(IndexScanDesc scan)
 
 	if (so->entries == NULL)
 	{
-		so->entries = MemoryContextAlloc(
-			so->work, navis_entries_per_page() * sizeof(NavisEntry));
+		so->entries = MemoryContextAlloc(so->work, navis_entries_per_page() *
+													   sizeof(NavisEntry));
 		so->block = 1;
 	}
 	for (;;)
@@ -383,7 +383,7 @@ walk_next(IndexScanDesc scan)
 	}
 }
 
-/* --- start --------------------------------------------------------------------------- */
+/* --- start --- */
 
 static void
 read_query(IndexScanDesc scan)

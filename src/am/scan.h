@@ -56,7 +56,7 @@ typedef struct NavisScan
 	uint32 n_hits, next_hit, hits_room;
 	uint32 *given; /* elements given, in order */
 	uint64 n_given, given_room;
-	bool replaying; /* a lost cursor was replaced: skip what was given */
+	bool replaying;       /* a lost cursor was replaced: skip what was given */
 	uint32 *given_sorted; /* a sorted copy for that */
 	uint64 n_sorted;
 	double last;

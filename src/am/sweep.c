@@ -28,7 +28,7 @@
 #define ATTR_TID 3
 #define ATTRS 3
 
-/* --- what was given before --------------------------------------------------------- */
+/* --- what was given before --- */
 
 typedef struct NavisGivenSet
 {
@@ -44,9 +44,8 @@ make_given_set(const NavisScan *so)
 	for (uint64 i = 0; i < so->n_given; i++)
 		set.n = Max(set.n, (uint64) so->given[i] + 1);
 	if (set.n > 0)
-		set.bits = MemoryContextAllocExtended(so->work, set.n / 8 + 1,
-											  MCXT_ALLOC_HUGE |
-												  MCXT_ALLOC_ZERO);
+		set.bits = MemoryContextAllocExtended(
+			so->work, set.n / 8 + 1, MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	for (uint64 i = 0; i < so->n_given; i++)
 		set.bits[so->given[i] / 8] |= 1 << (so->given[i] % 8);
 	return set;
@@ -58,7 +57,7 @@ in_given_set(const NavisGivenSet *set, uint32 element)
 	return element < set->n && (set->bits[element / 8] >> (element % 8) & 1);
 }
 
-/* --- sorting --------------------------------------------------------------------------- */
+/* --- sorting --- */
 
 static void
 begin_sort(NavisScan *so)
@@ -73,9 +72,9 @@ begin_sort(NavisScan *so)
 	TupleDescInitEntry(desc, ATTR_DISTANCE, "distance", FLOAT8OID, -1, 0);
 	TupleDescInitEntry(desc, ATTR_TID, "tid", TIDOID, -1, 0);
 	so->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	so->sort = tuplesort_begin_heap(desc, 2, keys, operators, collations,
-									nulls_first, work_mem, NULL,
-									TUPLESORT_NONE);
+	so->sort =
+		tuplesort_begin_heap(desc, 2, keys, operators, collations, nulls_first,
+							 work_mem, NULL, TUPLESORT_NONE);
 }
 
 static void
@@ -123,7 +122,7 @@ compare_row(NavisScan *so, NavisFetch *fetch, TupleTableSlot *slot,
 	so->counters.fetched++;
 }
 
-/* --- the sweep ---------------------------------------------------------------------------- */
+/* --- the sweep --- */
 
 static void
 sort_rows(IndexScanDesc scan, NavisFetch *fetch, TupleTableSlot *slot)
@@ -131,8 +130,7 @@ sort_rows(IndexScanDesc scan, NavisFetch *fetch, TupleTableSlot *slot)
 	NavisScan *so = scan->opaque;
 	Relation index = scan->indexRelation;
 	NavisGivenSet given = make_given_set(so);
-	NavisEntry *entries =
-		palloc(navis_entries_per_page() * sizeof(NavisEntry));
+	NavisEntry *entries = palloc(navis_entries_per_page() * sizeof(NavisEntry));
 
 	/* The end is read again: rows may be appended meanwhile. */
 	for (BlockNumber block = 1; block < RelationGetNumberOfBlocks(index);
@@ -164,8 +162,8 @@ navis_sweep_begin(IndexScanDesc scan)
 	NavisFetch *fetch;
 
 	begin_sort(so);
-	slot = MakeSingleTupleTableSlot(so->slot->tts_tupleDescriptor,
-									&TTSOpsVirtual);
+	slot =
+		MakeSingleTupleTableSlot(so->slot->tts_tupleDescriptor, &TTSOpsVirtual);
 	fetch = navis_fetch_begin(scan->heapRelation, scan->indexRelation,
 							  scan->xs_snapshot);
 	sort_rows(scan, fetch, slot);

@@ -50,8 +50,7 @@ vacuum_init(NavisVacuum *vacuum, IndexVacuumInfo *info,
 	vacuum->told = vacuum->incarnation != 0;
 }
 
-/* --- telling the engine
- * ------------------------------------------------------------ */
+/* --- telling the engine --- */
 
 /*
  * An engine that does not have the index open hears of it when it opens it;
@@ -105,9 +104,7 @@ engine_has_let_go(NavisVacuum *vacuum)
 		   navis_engine_incarnation() == vacuum->incarnation;
 }
 
-/* --- pages
- * ------------------------------------------------------------------------------
- */
+/* --- pages --- */
 
 /* A page, pinned and locked shared. */
 static Buffer
@@ -207,9 +204,7 @@ navis_bulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 	return vacuum.stats;
 }
 
-/* --- cleanup
- * -------------------------------------------------------------------------------
- */
+/* --- cleanup --- */
 
 /*
  * First walk: counts, and tells the engine once more of everything deleted,

@@ -13,8 +13,8 @@
 #include "navis/status.h"
 
 /*
- * Sets OPENBLAS_NUM_THREADS, which the library reads when it is opened.  Call it
- * before there are threads that may read the environment.
+ * Sets OPENBLAS_NUM_THREADS, which the library reads when it is opened.  Call
+ * it before there are threads that may read the environment.
  */
 extern void nv_blas_prepare(void);
 

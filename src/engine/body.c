@@ -37,11 +37,10 @@ body_live(void *arg, uint32_t vertex)
 uint32_t
 nv_body_element(const nv_body *body, uint32_t vertex, uint32_t from)
 {
-	uint32_t e = from == NV_NO_ELEMENT
-					 ? atomic_load_explicit(&body->first[vertex],
-											memory_order_acquire)
-					 : atomic_load_explicit(&body->next[from],
-											memory_order_acquire);
+	uint32_t e =
+		from == NV_NO_ELEMENT
+			? atomic_load_explicit(&body->first[vertex], memory_order_acquire)
+			: atomic_load_explicit(&body->next[from], memory_order_acquire);
 
 	while (e != NV_NO_ELEMENT)
 	{
@@ -67,7 +66,8 @@ nv_body_has(const nv_body *body, uint32_t element, uint32_t generation,
 		   nv_store_vector_hash(body->store, vertex) == hash;
 }
 
-/* The vertex lost an element: is it dead now?  Skips dead heads of its chain. */
+/* The vertex lost an element: is it dead now?  Skips dead heads of its chain.
+ */
 static void
 vertex_lost_element(nv_body *body, uint32_t vertex)
 {

@@ -16,8 +16,9 @@
 
 #include "engine_internal.h"
 
-#define ROW_ALIGN 16    /* floats; rows start at cache lines */
+#define ROW_ALIGN 16 /* floats; rows start at cache lines */
 #define NO_ROW UINT32_MAX
+#define MAX_SUPERSEDED 64 /* older graphs removed after a build */
 #define BUILD_IDLE_NS (UINT64_C(600) * 1000000000u)
 #define MB(bytes) ((unsigned long long) ((bytes) >> 20))
 
@@ -55,7 +56,7 @@ struct nv_build
 	uint32_t n_deleted, deleted_room;
 };
 
-/* --- memory ---------------------------------------------------------------------- */
+/* --- memory --- */
 
 static bool
 grow(growing *g, size_t need)
@@ -196,15 +197,15 @@ nv_build_note_delete(nv_build *b, nv_element_ref ref)
 	pthread_mutex_unlock(&b->lock);
 }
 
-/* --- BEGIN, ABORT ------------------------------------------------------------------- */
+/* --- BEGIN, ABORT --- */
 
 static bool
 valid_params(const nv_index_params *p)
 {
-	return p->dim >= 1 && p->dim <= NV_MAX_DIM &&
-		   p->metric >= NV_METRIC_L2 && p->metric <= NV_METRIC_COSINE &&
-		   p->max_degree >= 4 && p->max_degree <= NV_MAX_DEGREE &&
-		   p->build_list_size >= 4 && p->alpha >= 1.0f && p->alpha <= 4.0f &&
+	return p->dim >= 1 && p->dim <= NV_MAX_DIM && p->metric >= NV_METRIC_L2 &&
+		   p->metric <= NV_METRIC_COSINE && p->max_degree >= 4 &&
+		   p->max_degree <= NV_MAX_DEGREE && p->build_list_size >= 4 &&
+		   p->alpha >= 1.0f && p->alpha <= 4.0f &&
 		   p->pq_bytes <= NV_PQ_MAX_BYTES && p->entrance_degree >= 4 &&
 		   p->entrance_ratio > 0 && p->entrance_ratio <= 1;
 }
@@ -214,8 +215,8 @@ build_new(nv_index *index, const nv_request *request, nv_build **out,
 		  nv_error *err)
 {
 	const nv_req_build *ask = &request->u.build;
-	uint32_t gdim = nv_gspace_dim((nv_metric) ask->params.metric,
-								  ask->params.dim);
+	uint32_t gdim =
+		nv_gspace_dim((nv_metric) ask->params.metric, ask->params.dim);
 	nv_build *b = nv_alloc(sizeof(*b));
 	nv_status status;
 
@@ -252,8 +253,8 @@ attach(nv_index *index, nv_build *b, nv_error *err)
 	if (index->dropped)
 		status = nv_fail(err, NV_ENOENT, 0, "index was dropped");
 	else if (index->build != NULL)
-		status = nv_fail(err, NV_EBUSY, 0,
-						 "another build of this index is running");
+		status =
+			nv_fail(err, NV_EBUSY, 0, "another build of this index is running");
 	else if (index->pending == NULL)
 	{
 		index->params = b->params;
@@ -381,7 +382,7 @@ nv_builds_expire(nv_engine *engine)
 	}
 }
 
-/* --- ADD -------------------------------------------------------------------------------- */
+/* --- ADD --- */
 
 static inline float *
 row_of(const nv_build *b, uint32_t vertex)
@@ -476,9 +477,8 @@ add_row(nv_build *b, const nv_journal_entry *entry, const float *vector,
 static nv_status
 add_rows(nv_build *b, const nv_request *request, nv_error *err)
 {
-	size_t bytes = nv_round_up(sizeof(nv_journal_entry) +
-								   b->params.dim * sizeof(float),
-							   8);
+	size_t bytes = nv_round_up(
+		sizeof(nv_journal_entry) + b->params.dim * sizeof(float), 8);
 	uint32_t n = request->u.build.n;
 	nv_status status = NV_OK;
 
@@ -512,7 +512,7 @@ nv_request_build_add(nv_engine *engine, nv_request *request)
 	nv_answer(engine, request, status, &err);
 }
 
-/* --- RUN ---------------------------------------------------------------------------------- */
+/* --- RUN --- */
 
 /* One RUN's tools. */
 typedef struct run
@@ -540,8 +540,8 @@ run_cancelled(void *arg)
 {
 	run *r = arg;
 
-	return atomic_load(&r->b->cancelled) ||
-		   atomic_load(&r->engine->stopping) || nv_abandoned(r->request);
+	return atomic_load(&r->b->cancelled) || atomic_load(&r->engine->stopping) ||
+		   nv_abandoned(r->request);
 }
 
 static void
@@ -560,9 +560,8 @@ enter_phase(run *r, nv_build_phase phase, uint64_t total, double *seconds)
 static nv_status
 check_cancel(run *r, nv_error *err)
 {
-	return run_cancelled(r)
-			   ? nv_fail(err, NV_ECANCELLED, 0, "build cancelled")
-			   : NV_OK;
+	return run_cancelled(r) ? nv_fail(err, NV_ECANCELLED, 0, "build cancelled")
+							: NV_OK;
 }
 
 /* Directory, marker and empty store. */
@@ -578,16 +577,15 @@ make_store(run *r, nv_error *err)
 		.vector_bytes = b->params.dim * (uint32_t) sizeof(float),
 		.max_degree = b->params.max_degree,
 	};
-	nv_status status = nv_sidecar_create(r->engine, &b->index->key,
-										 &b->params, err);
+	nv_status status =
+		nv_sidecar_create(r->engine, &b->index->key, &b->params, err);
 
 	if (status != NV_OK)
 		return status;
 	pthread_mutex_lock(&b->index->lock);
 	r->generation = b->index->next_generation++;
 	pthread_mutex_unlock(&b->index->lock);
-	nv_sidecar_generation_dir(r->engine, &b->index->key, r->generation,
-							  r->dir);
+	nv_sidecar_generation_dir(r->engine, &b->index->key, r->generation, r->dir);
 	(void) nv_remove_tree(r->dir, NULL); /* of a build that was killed */
 	if (mkdir(r->dir, 0700) != 0)
 		return nv_fail(err, errno == ENOSPC ? NV_ENOSPC : NV_EIO, errno,
@@ -604,10 +602,9 @@ write_vectors(run *r, nv_error *err)
 	nv_status status;
 
 	enter_phase(r, NV_PHASE_WRITE, b->n_vertices, NULL);
-	status = nv_store_bulk_vectors(r->store, b->rows.base,
-								   b->stride * sizeof(float),
-								   (const uint64_t *) b->hashes.base,
-								   b->n_vertices, err);
+	status = nv_store_bulk_vectors(
+		r->store, b->rows.base, b->stride * sizeof(float),
+		(const uint64_t *) b->hashes.base, b->n_vertices, err);
 	if (status != NV_OK)
 		return status;
 	nv_gspace_learn(&r->gspace, (nv_metric) b->params.metric, b->params.dim,
@@ -688,11 +685,10 @@ make_graph(run *r, nv_error *err)
 	r->placement_quality =
 		(float) nv_place_quality(&r->graph, r->page, r->pages);
 	enter_phase(r, NV_PHASE_ENTRANCE, 0, &answer->seconds_place);
-	return nv_entrance_build(row_of(b, 0), b->stride, b->n_vertices,
-							 r->gspace.gdim, b->params.entrance_ratio,
-							 b->params.entrance_degree, b->params.alpha,
-							 b->threads, 1, run_cancelled, r, &r->entrance,
-							 err);
+	return nv_entrance_build(
+		row_of(b, 0), b->stride, b->n_vertices, r->gspace.gdim,
+		b->params.entrance_ratio, b->params.entrance_degree, b->params.alpha,
+		b->threads, 1, run_cancelled, r, &r->entrance, err);
 }
 
 /* A blob from something that says its size and then saves itself. */
@@ -717,18 +713,16 @@ set_blobs(run *r, nv_error *err)
 	meta.average_degree = r->average_degree;
 	meta.placement_quality = r->placement_quality;
 	nv_pq_save(r->pq, bytes);
-	status = nv_store_set_blob(r->store, NV_BLOB_CODEBOOK, bytes, pq_size,
-							   err);
+	status = nv_store_set_blob(r->store, NV_BLOB_CODEBOOK, bytes, pq_size, err);
 	if (status == NV_OK)
 	{
 		nv_entrance_save(r->entrance, bytes);
-		status = nv_store_set_blob(r->store, NV_BLOB_ENTRANCE, bytes,
-								   ent_size, err);
+		status =
+			nv_store_set_blob(r->store, NV_BLOB_ENTRANCE, bytes, ent_size, err);
 	}
 	if (status == NV_OK)
 		status = nv_store_set_blob(r->store, NV_BLOB_META,
-								   (const uint8_t *) &meta, sizeof(meta),
-								   err);
+								   (const uint8_t *) &meta, sizeof(meta), err);
 	free(bytes);
 	return status;
 }
@@ -744,8 +738,7 @@ set_elements(run *r, nv_error *err)
 
 	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
 		status = nv_store_set_element(r->store, entries[i].element,
-									  vertex_of[i], entries[i].generation,
-									  err);
+									  vertex_of[i], entries[i].generation, err);
 	return status;
 }
 
@@ -760,9 +753,9 @@ build_flush(void *arg, uint64_t lsn, nv_error *err)
 {
 	run *r = arg;
 
-	return lsn == 0 ? NV_OK
-					: r->engine->port->flush_wal(r->engine->port->arg, lsn,
-												 err);
+	return lsn == 0
+			   ? NV_OK
+			   : r->engine->port->flush_wal(r->engine->port->arg, lsn, err);
 }
 
 static nv_status
@@ -771,7 +764,8 @@ write_graph(run *r, nv_error *err)
 	nv_checkpoint_hooks hooks = {r, build_cut, build_flush};
 	nv_status status;
 
-	enter_phase(r, NV_PHASE_WRITE, r->pages, &r->request->u.build.seconds_place);
+	enter_phase(r, NV_PHASE_WRITE, r->pages,
+				&r->request->u.build.seconds_place);
 	status = nv_store_bulk_edges(r->store, &r->graph, r->page, r->pages,
 								 run_cancelled, r, err);
 	if (status == NV_OK)
@@ -821,9 +815,26 @@ compare_refs(const void *a, const void *b)
 
 	if (x->element != y->element)
 		return x->element < y->element ? -1 : 1;
-	return x->generation < y->generation	 ? -1
+	return x->generation < y->generation   ? -1
 		   : x->generation > y->generation ? 1
-											 : 0;
+										   : 0;
+}
+
+static void
+sort_deleted(nv_build *b)
+{
+	if (b->n_deleted > 0)
+		qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
+}
+
+/* Was it deleted since the build read it?  After sort_deleted. */
+static bool
+was_deleted(const nv_build *b, const nv_journal_entry *entry)
+{
+	nv_element_ref ref = {entry->element, entry->generation};
+
+	return b->n_deleted > 0 && bsearch(&ref, b->deleted, b->n_deleted,
+									   sizeof(ref), compare_refs) != NULL;
 }
 
 /*
@@ -841,16 +852,10 @@ take_place_locked(run *r, nv_error *err)
 
 	if (index->dropped)
 		return nv_fail(err, NV_ENOENT, 0, "index was dropped");
-	qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
+	sort_deleted(b);
 	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
-	{
-		nv_element_ref ref = {entries[i].element, entries[i].generation};
-
-		if (b->n_deleted > 0 &&
-			bsearch(&ref, b->deleted, b->n_deleted, sizeof(ref),
-					compare_refs) != NULL)
-			status = nv_body_drop_element(r->body, ref.element, err);
-	}
+		if (was_deleted(b, &entries[i]))
+			status = nv_body_drop_element(r->body, entries[i].element, err);
 	if (status != NV_OK)
 		return status;
 	if (index->body != NULL)
@@ -878,14 +883,10 @@ keep_pending_locked(run *r, nv_error *err)
 
 	if (b->index->dropped)
 		return nv_fail(err, NV_ENOENT, 0, "index was dropped");
-	qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
+	sort_deleted(b);
 	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
 	{
-		nv_element_ref ref = {entries[i].element, entries[i].generation};
-
-		if (b->n_deleted > 0 &&
-			bsearch(&ref, b->deleted, b->n_deleted, sizeof(ref),
-					compare_refs) != NULL)
+		if (was_deleted(b, &entries[i]))
 			continue;
 		status = nv_pending_add(b->index->pending, &entries[i],
 								row_of(b, vertex_of[i]), err);
@@ -968,6 +969,29 @@ report(run *r)
 	answer->entrance_members = nv_entrance_count(r->entrance);
 }
 
+/*
+ * Older graphs go with the one that replaces them, also those that could not
+ * be opened.  Of a body that is still in use only the names go.
+ */
+static void
+remove_superseded(const run *r)
+{
+	uint32_t generations[MAX_SUPERSEDED];
+	uint32_t n = nv_sidecar_generations(r->engine, &r->b->index->key,
+										generations, MAX_SUPERSEDED);
+
+	for (uint32_t i = 0; i < n; i++)
+	{
+		char dir[NV_PATH];
+
+		if (generations[i] >= r->generation)
+			continue;
+		nv_sidecar_generation_dir(r->engine, &r->b->index->key, generations[i],
+								  dir);
+		(void) nv_remove_tree(dir, NULL);
+	}
+}
+
 /* A failed run removes what it wrote; of a new index, everything. */
 static void
 clean_up(run *r, nv_status status)
@@ -1009,6 +1033,8 @@ nv_job_build_run(nv_engine *engine, nv_job *job)
 	status = run_build(&r, &err);
 	if (status == NV_OK)
 		report(&r);
+	if (status == NV_OK && r.body != NULL)
+		remove_superseded(&r);
 	enter_phase(&r, NV_PHASE_NONE, 0, NULL);
 	clean_up(&r, status);
 	detach(r.b, status == NV_OK);

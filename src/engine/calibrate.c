@@ -26,8 +26,8 @@ draw_row(nv_body *body, uint64_t *random, uint8_t *buffer, float *vector)
 		if (nv_body_element(body, v, NV_NO_ELEMENT) == NV_NO_ELEMENT)
 			continue;
 		nv_store_vector_extent(body->store, v, &offset, &len, &skip);
-		if (nv_file_read(nv_store_vector_file(body->store), buffer, len,
-						 offset, NULL) != NV_OK)
+		if (nv_file_read(nv_store_vector_file(body->store), buffer, len, offset,
+						 NULL) != NV_OK)
 			continue;
 		if (nv_vector_hash(buffer + skip, params->vector_bytes) !=
 			nv_store_vector_hash(body->store, v))
@@ -43,9 +43,9 @@ static nv_status
 observe(nv_body *body, int bucket, nv_search *search, nv_ring *ring,
 		uint32_t self, const float *query, nv_error *err)
 {
-	uint32_t list = nv_widen(nv_casr_bucket_l(bucket),
-							 atomic_load(&body->dead_vertices),
-							 body->n_vertices);
+	uint32_t list =
+		nv_widen(nv_casr_bucket_l(bucket), atomic_load(&body->dead_vertices),
+				 body->n_vertices);
 	nv_search_options options = {
 		.k = NV_MIN(nv_casr_bucket_k(bucket), body->n_vertices),
 		.list_size = list,
@@ -66,8 +66,7 @@ observe(nv_body *body, int bucket, nv_search *search, nv_ring *ring,
 			*err = *nv_search_error(search);
 	}
 	if (status == NV_OK)
-		nv_casr_observe(body->casr, bucket,
-						nv_search_smallest_window(search));
+		nv_casr_observe(body->casr, bucket, nv_search_smallest_window(search));
 	return status;
 }
 
@@ -128,8 +127,8 @@ next_wanted(nv_engine *engine, int *bucket)
 
 	pthread_mutex_lock(&engine->lock);
 	for (uint32_t i = 0; i < NV_MAX_INDEXES && found == NULL; i++)
-		for (nv_index *index = engine->table[i];
-			 index != NULL && found == NULL; index = index->hash_next)
+		for (nv_index *index = engine->table[i]; index != NULL && found == NULL;
+			 index = index->hash_next)
 		{
 			nv_body *body = nv_index_body(index);
 
@@ -175,8 +174,8 @@ nv_calibrator_main(void *arg)
 			until.tv_sec += 1;
 			pthread_mutex_lock(&engine->wake_lock);
 			if (!atomic_load(&engine->stopping))
-				pthread_cond_timedwait(&engine->wake_cond,
-									   &engine->wake_lock, &until);
+				pthread_cond_timedwait(&engine->wake_cond, &engine->wake_lock,
+									   &until);
 			pthread_mutex_unlock(&engine->wake_lock);
 			continue;
 		}
@@ -185,8 +184,8 @@ nv_calibrator_main(void *arg)
 		if (nv_calibrate(body, bucket, ring, calibration_stops, body, NULL,
 						 &err) != NV_OK &&
 			err.status != NV_ECANCELLED)
-			nv_log(NV_LOG_INFO, "calibration of \"%s\" gave up: %s",
-				   body->dir, err.detail);
+			nv_log(NV_LOG_DEBUG, "calibration of \"%s\" gave up: %s", body->dir,
+				   err.detail);
 		atomic_store(&body->calibrating, 0);
 		nv_ring_forget(ring, nv_store_edge_file(body->store));
 		nv_ring_forget(ring, nv_store_vector_file(body->store));

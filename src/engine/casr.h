@@ -34,7 +34,8 @@ typedef struct nv_casr
 	uint32_t max_gap;     /* largest distance between successive changes */
 	uint32_t batches;
 	uint32_t heap_size;
-	double *heap; /* the k best exact distances, largest first; caller's memory */
+	double
+		*heap; /* the k best exact distances, largest first; caller's memory */
 } nv_casr;
 
 /* heap: room for k doubles. */
@@ -56,8 +57,10 @@ extern uint32_t nv_casr_smallest_window(const nv_casr *c);
 /* Buckets: upper bounds, inclusive.  Above the last bound: load everything. */
 #define NV_CASR_K_BUCKETS 7
 #define NV_CASR_L_BUCKETS 8
-extern const uint32_t nv_casr_k_bound[NV_CASR_K_BUCKETS]; /* 1 10 20 50 100 200 500 */
-extern const uint32_t nv_casr_l_bound[NV_CASR_L_BUCKETS]; /* 20 40 60 80 100 200 400 800 */
+extern const uint32_t
+	nv_casr_k_bound[NV_CASR_K_BUCKETS]; /* 1 10 20 50 100 200 500 */
+extern const uint32_t
+	nv_casr_l_bound[NV_CASR_L_BUCKETS]; /* 20 40 60 80 100 200 400 800 */
 
 typedef struct nv_casr_table nv_casr_table; /* thread-safe */
 
@@ -73,8 +76,7 @@ extern uint32_t nv_casr_bucket_l(int bucket);
  * The window at a percentile (1 .. 100; 100 = the largest) of a bucket that
  * has its warm-up behind it; NV_CASR_ALL before that or for bucket -1.
  */
-extern uint32_t nv_casr_window(nv_casr_table *t, int bucket,
-							   double percentile);
+extern uint32_t nv_casr_window(nv_casr_table *t, int bucket, double percentile);
 
 /* Adds one observation; true when it was the one that completed the warm-up. */
 extern bool nv_casr_observe(nv_casr_table *t, int bucket, uint32_t window);

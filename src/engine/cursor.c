@@ -8,11 +8,11 @@
 
 #define PENDING_SLICE 2048 /* rows compared between two looks at other work */
 
-/* --- life -------------------------------------------------------------------- */
+/* --- life --- */
 
 nv_status
-nv_cursor_create(nv_index *index, const nv_request *request,
-				 nv_cursor **out, nv_error *err)
+nv_cursor_create(nv_index *index, const nv_request *request, nv_cursor **out,
+				 nv_error *err)
 {
 	const nv_req_search *ask = &request->u.search;
 	nv_cursor *c;
@@ -55,7 +55,7 @@ nv_cursor_free(nv_cursor *c)
 	free(c);
 }
 
-/* --- unlinked rows -------------------------------------------------------------- */
+/* --- unlinked rows --- */
 
 static void
 heap_down(nv_hit *heap, uint32_t n, uint32_t i)
@@ -79,8 +79,7 @@ heap_down(nv_hit *heap, uint32_t n, uint32_t i)
 }
 
 nv_status
-nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more,
-					   nv_error *err)
+nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more, nv_error *err)
 {
 	uint32_t hits;
 
@@ -99,9 +98,8 @@ nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more,
 		c->pending_room = room;
 	}
 	hits = nv_pending_scan(c->index->pending,
-						   (nv_metric) c->index->params.metric, c->query,
-						   *from, PENDING_SLICE, c->pending + c->n_pending,
-						   more);
+						   (nv_metric) c->index->params.metric, c->query, *from,
+						   PENDING_SLICE, c->pending + c->n_pending, more);
 	*from += PENDING_SLICE;
 	c->n_pending += hits;
 	c->pending_compared += hits;
@@ -134,7 +132,7 @@ pending_in_body(const nv_cursor *c, const nv_hit *hit)
 	return vertex != NV_NO_VERTEX && generation == hit->generation;
 }
 
-/* --- graph rounds ------------------------------------------------------------------ */
+/* --- graph rounds --- */
 
 /* Frontier for k results: wide enough to hold them with some to spare. */
 static uint32_t
@@ -171,8 +169,7 @@ nv_cursor_round(nv_cursor *c, uint8_t *buffer, nv_error *err)
 	k = NV_MIN(NV_MAX(k, c->ask.k), body->n_vertices);
 	list = frontier(c->ask.list_size, k);
 	c->window = choose_window(c, k, list);
-	list = nv_widen(list, atomic_load(&body->dead_vertices),
-					body->n_vertices);
+	list = nv_widen(list, atomic_load(&body->dead_vertices), body->n_vertices);
 	list = NV_MIN(list, body->n_vertices + 10);
 	c->k_total = k;
 	c->list_used = list;
@@ -194,8 +191,8 @@ nv_cursor_round(nv_cursor *c, uint8_t *buffer, nv_error *err)
 
 		status = c->search == NULL ? nv_search_create(&c->search, err) : NV_OK;
 		if (status == NV_OK)
-			status = nv_search_start(c->search, &body->view, &options,
-									 c->query, buffer, err);
+			status = nv_search_start(c->search, &body->view, &options, c->query,
+									 buffer, err);
 		c->started = status == NV_OK;
 		return status;
 	}
@@ -229,12 +226,12 @@ nv_cursor_collect(nv_cursor *c, nv_error *err)
 			continue;
 		c->queue[c->queue_n++] = results[i];
 	}
-	c->exhausted = nv_search_exhausted(c->search) ||
-				   c->k_total >= c->body->n_vertices;
+	c->exhausted =
+		nv_search_exhausted(c->search) || c->k_total >= c->body->n_vertices;
 	return NV_OK;
 }
 
-/* --- giving ---------------------------------------------------------------------------- */
+/* --- giving --- */
 
 /* Next element of the graph's results without taking it; false: none queued. */
 static bool
@@ -288,8 +285,7 @@ nv_cursor_emit(nv_cursor *c, nv_hit *out, uint32_t room, bool *more_needed)
 			*more_needed = true;
 			break;
 		}
-		if (c->n_pending > 0 &&
-			!(graph && distance <= c->pending[0].distance))
+		if (c->n_pending > 0 && !(graph && distance <= c->pending[0].distance))
 		{
 			if (!pending_in_body(c, &c->pending[0]) &&
 				!(c->any && c->pending[0].distance < c->last))
@@ -307,7 +303,7 @@ nv_cursor_emit(nv_cursor *c, nv_hit *out, uint32_t room, bool *more_needed)
 	return n;
 }
 
-/* --- the table ---------------------------------------------------------------------------- */
+/* --- the table --- */
 
 static void
 table_remove_at(nv_engine *engine, uint32_t i)

@@ -19,7 +19,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 			   "the files are little-endian");
 
-/* --- Slots ---------------------------------------------------------------- */
+/* --- Slots --- */
 
 #define SLOT_CRC_OFFSET 12
 
@@ -78,7 +78,7 @@ nv_slot_find(const nv_store *store, const uint8_t *page, uint64_t word,
 	return ids;
 }
 
-/* --- Pages ---------------------------------------------------------------- */
+/* --- Pages --- */
 
 /* Called with the allocator held; more memory for counts and free pages. */
 static nv_status
@@ -311,7 +311,7 @@ nv_edges_recount(nv_store *store, uint64_t pages, nv_error *err)
 	return NV_OK;
 }
 
-/* --- Bulk ----------------------------------------------------------------- */
+/* --- Bulk --- */
 
 typedef struct bulk
 {

@@ -60,7 +60,7 @@ nv_answer(nv_engine *engine, nv_request *request, nv_status status,
 	engine->port->finish(engine->port->arg, request);
 }
 
-/* --- pools ------------------------------------------------------------------- */
+/* --- pools --- */
 
 static void *
 pool_main(void *arg)
@@ -119,8 +119,8 @@ start_thread(pthread_t *thread, void *(*entry)(void *), void *arg,
 	int rc = pthread_create(thread, NULL, entry, arg);
 
 	return rc == 0 ? NV_OK
-				   : nv_fail(err, NV_ENOMEM, rc,
-							 "could not start a thread: %s", strerror(rc));
+				   : nv_fail(err, NV_ENOMEM, rc, "could not start a thread: %s",
+							 strerror(rc));
 }
 
 static nv_status
@@ -131,8 +131,8 @@ start_pool(nv_engine *engine, nv_pool *pool, uint32_t n, nv_error *err)
 	nv_assert(n <= NV_LENGTH(pool->threads));
 	while (pool->n_threads < n && status == NV_OK)
 	{
-		status = start_thread(&pool->threads[pool->n_threads], pool_main,
-							  pool, err);
+		status =
+			start_thread(&pool->threads[pool->n_threads], pool_main, pool, err);
 		pool->n_threads += status == NV_OK;
 	}
 	return status;
@@ -160,7 +160,7 @@ stop_pool(nv_pool *pool)
 	pool->n_threads = 0;
 }
 
-/* --- files that rings must forget ------------------------------------------------ */
+/* --- files that rings must forget --- */
 
 static bool
 all_forgot(nv_engine *engine, uint64_t seq)
@@ -202,7 +202,7 @@ nv_engine_forget(nv_engine *engine, nv_file *a, nv_file *b)
 	pthread_mutex_unlock(&engine->forget_lock);
 }
 
-/* --- housekeeping ------------------------------------------------------------------ */
+/* --- housekeeping --- */
 
 void
 nv_engine_wake(nv_engine *engine)
@@ -277,8 +277,7 @@ checkpoint_changed(nv_engine *engine, bool now)
 		nv_error err;
 
 		if ((now || nv_now_ns() - list[i]->checkpointed_ns > timeout) &&
-			index_dirty(list[i]) &&
-			nv_index_checkpoint(list[i], &err) != NV_OK)
+			index_dirty(list[i]) && nv_index_checkpoint(list[i], &err) != NV_OK)
 			reset_index(list[i], &err);
 		nv_index_put(list[i]);
 	}
@@ -308,7 +307,7 @@ housekeeper_main(void *arg)
 	return NULL;
 }
 
-/* --- start ---------------------------------------------------------------------------- */
+/* --- start --- */
 
 static nv_status
 check_config(const nv_config *c, nv_error *err)
@@ -340,7 +339,8 @@ make_cache(nv_engine *engine, nv_error *err)
 	return nv_cache_create(&params, &engine->cache, err);
 }
 
-/* Finds out before threads start whether rings can be had, and of which kind. */
+/* Finds out before threads start whether rings can be had, and of which kind.
+ */
 static nv_status
 try_ring(nv_engine *engine, nv_error *err)
 {
@@ -377,14 +377,14 @@ start_threads(nv_engine *engine, nv_error *err)
 		status = start_pool(engine, &engine->builders, NV_BUILD_THREADS, err);
 	if (status == NV_OK)
 	{
-		status = start_thread(&engine->housekeeper, housekeeper_main, engine,
-							  err);
+		status =
+			start_thread(&engine->housekeeper, housekeeper_main, engine, err);
 		engine->has_housekeeper = status == NV_OK;
 	}
 	if (status == NV_OK)
 	{
-		status = start_thread(&engine->calibrator, nv_calibrator_main, engine,
-							  err);
+		status =
+			start_thread(&engine->calibrator, nv_calibrator_main, engine, err);
 		engine->has_calibrator = status == NV_OK;
 	}
 	while (status == NV_OK &&
@@ -400,8 +400,8 @@ start_threads(nv_engine *engine, nv_error *err)
 }
 
 nv_status
-nv_engine_start(const nv_config *config, const nv_port *port,
-				nv_engine **out, nv_error *err)
+nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
+				nv_error *err)
 {
 	nv_engine *engine;
 	sigset_t all, old;
@@ -446,7 +446,7 @@ nv_engine_start(const nv_config *config, const nv_port *port,
 	return NV_OK;
 }
 
-/* --- stop -------------------------------------------------------------------------------- */
+/* --- stop --- */
 
 /* After all threads: closes what is open. */
 static void

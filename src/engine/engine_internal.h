@@ -90,12 +90,13 @@ struct nv_index
 	pthread_mutex_t lock; /* state, body pointer, passes, build, deleted log */
 	uint32_t state;       /* nv_index_state, without BUILDING */
 	bool loaded;          /* the sidecar was looked at */
+	bool explained;       /* the log says why there is no graph */
 	bool dropped;
 	nv_body *body; /* NULL: no graph */
 	nv_pass *passes;
 	nv_build *build; /* running */
 	uint32_t next_generation;
-	_Atomic uint64_t lsn; /* newest journal LSN handed over */
+	_Atomic uint64_t lsn;            /* newest journal LSN handed over */
 	pthread_mutex_t load_lock;       /* serialises loading */
 	pthread_mutex_t checkpoint_lock; /* serialises checkpoints */
 	uint64_t checkpointed_ns;
@@ -174,7 +175,7 @@ struct nv_engine
 	_Atomic uint64_t build_bytes;   /* reserved by running builds */
 };
 
-/* --- index.c ---------------------------------------------------------------- */
+/* --- index.c --- */
 
 /* Finds an index and takes a reference; create: makes an empty one. */
 extern nv_index *nv_index_get(nv_engine *engine, const nv_key *key,
@@ -191,7 +192,7 @@ extern void nv_request_insert(nv_engine *engine, nv_request *request);
 extern void nv_request_delete(nv_engine *engine, nv_request *request);
 extern void nv_request_info(nv_engine *engine, nv_request *request);
 
-/* --- body.c ------------------------------------------------------------------ */
+/* --- body.c --- */
 
 /*
  * Makes a body over an opened store whose blobs are set (store is taken over,
@@ -226,14 +227,14 @@ typedef struct nv_meta_blob
 
 #define NV_META_VERSION 1
 
-/* --- opening.c ----------------------------------------------------------------- */
+/* --- opening.c --- */
 
 extern void nv_job_open(nv_engine *engine, nv_job *job);
 extern void nv_request_reconcile(nv_engine *engine, nv_request *request);
 extern void nv_job_opened(nv_engine *engine, nv_job *job);
 extern void nv_passes_free(nv_index *index);
 
-/* --- build.c ------------------------------------------------------------------- */
+/* --- build.c --- */
 
 extern void nv_job_build_begin(nv_engine *engine, nv_job *job);
 extern void nv_request_build_add(nv_engine *engine, nv_request *request);
@@ -245,7 +246,7 @@ extern void nv_build_cancel(nv_index *index); /* index->lock held */
 /* Ends builds whose owner went away between two requests. */
 extern void nv_builds_expire(nv_engine *engine);
 
-/* --- sidecar.c ------------------------------------------------------------------- */
+/* --- sidecar.c --- */
 
 extern void nv_sidecar_dir(const nv_engine *engine, const nv_key *key,
 						   char *path);
@@ -270,14 +271,14 @@ extern nv_status nv_sidecar_mark_opening(const char *dir, bool on,
 										 nv_error *err);
 extern nv_status nv_lock_directory(const char *path, int *fd, nv_error *err);
 
-/* --- cursor.c, searcher.c ----------------------------------------------------------- */
+/* --- cursor.c, searcher.c --- */
 
 extern void *nv_searcher_main(void *arg);
 extern void nv_cursors_close_all(nv_engine *engine);
 extern void nv_cursors_expire(nv_engine *engine);
 extern void nv_cursors_of_index(nv_engine *engine, nv_index *index);
 
-/* --- calibrate.c ---------------------------------------------------------------------- */
+/* --- calibrate.c --- */
 
 extern void *nv_calibrator_main(void *arg);
 /*
@@ -288,7 +289,7 @@ extern nv_status nv_calibrate(nv_body *body, int bucket, nv_ring *ring,
 							  nv_cancel_fn cancel, void *cancel_arg,
 							  _Atomic uint64_t *done, nv_error *err);
 
-/* --- engine.c ------------------------------------------------------------------------------ */
+/* --- engine.c --- */
 
 extern void nv_answer(nv_engine *engine, nv_request *request, nv_status status,
 					  const nv_error *err);

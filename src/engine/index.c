@@ -145,8 +145,8 @@ save_calibration(nv_body *body, nv_error *err)
 	if (bytes == NULL)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for calibration");
 	len = nv_casr_save(body->casr, bytes, room);
-	status = nv_store_set_blob(body->store, NV_BLOB_CALIBRATION, bytes, len,
-							   err);
+	status =
+		nv_store_set_blob(body->store, NV_BLOB_CALIBRATION, bytes, len, err);
 	free(bytes);
 	return status;
 }
@@ -170,7 +170,7 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 	return status;
 }
 
-/* --- INSERT, DELETE --------------------------------------------------------- */
+/* --- INSERT, DELETE --- */
 
 /* The row gets a place among the unlinked ones; index->lock is held. */
 static nv_status
@@ -200,8 +200,7 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 	{
 		if (index->state != NV_INDEX_FULL)
 			nv_log(NV_LOG_INFO, "index %u of database %u: %s; scans are exact",
-				   index->params.index_oid, index->key.database,
-				   err->detail);
+				   index->params.index_oid, index->key.database, err->detail);
 		index->state = NV_INDEX_FULL;
 	}
 	return status;
@@ -245,11 +244,10 @@ delete_locked(nv_index *index, const nv_element_ref *refs, uint32_t n,
 							  refs[i].generation);
 		if (index->body != NULL && refs[i].element < index->body->n_elements)
 		{
-			nv_store_element(index->body->store, refs[i].element,
-							 &generation);
+			nv_store_element(index->body->store, refs[i].element, &generation);
 			if (generation == refs[i].generation)
-				status = nv_body_drop_element(index->body, refs[i].element,
-											  err);
+				status =
+					nv_body_drop_element(index->body, refs[i].element, err);
 		}
 		if (status != NV_OK)
 			return status;
@@ -274,8 +272,8 @@ nv_request_delete(nv_engine *engine, nv_request *request)
 	else
 	{
 		pthread_mutex_lock(&index->lock);
-		status = delete_locked(index, (const nv_element_ref *) request->data,
-							   n, &err);
+		status = delete_locked(index, (const nv_element_ref *) request->data, n,
+							   &err);
 		pthread_mutex_unlock(&index->lock);
 		nv_index_set_lsn(index, request->u.del.lsn);
 	}
@@ -283,7 +281,7 @@ nv_request_delete(nv_engine *engine, nv_request *request)
 	nv_answer(engine, request, status, &err);
 }
 
-/* --- INFO -------------------------------------------------------------------- */
+/* --- INFO --- */
 
 static uint32_t
 info_buckets(nv_body *body, nv_bucket_info *out)
@@ -328,9 +326,9 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->published_sequence = stats.published_sequence;
 	info->memory_codes = stats.memory_codes;
 	info->memory_map = stats.memory_map;
-	info->memory_elements =
-		stats.memory_elements + body->n_vertices * sizeof(uint32_t) +
-		body->n_elements * sizeof(uint32_t);
+	info->memory_elements = stats.memory_elements +
+							body->n_vertices * sizeof(uint32_t) +
+							body->n_elements * sizeof(uint32_t);
 	info->memory_entrance = nv_entrance_memory(body->entrance);
 	info->memory_other = stats.memory_other;
 	info->pq_bytes = nv_pq_bytes(body->pq);

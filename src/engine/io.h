@@ -27,7 +27,7 @@ typedef struct nv_file nv_file;
 typedef struct nv_ring nv_ring;
 
 /* flags of nv_file_open */
-#define NV_FILE_CREATE 1   /* create it; error if it exists */
+#define NV_FILE_CREATE 1 /* create it; error if it exists */
 #define NV_FILE_READONLY 2
 #define NV_FILE_BUFFERED 4 /* never O_DIRECT (small metadata files) */
 

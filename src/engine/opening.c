@@ -33,8 +33,7 @@ open_generation(nv_index *index, uint32_t generation, nv_body **body,
 	(void) nv_sidecar_mark_opening(dir, true, NULL);
 	status = nv_store_open(dir, &index->key, engine->cache, &store, err);
 	if (status == NV_OK)
-		status =
-			nv_body_create(engine, store, dir, generation, body, err);
+		status = nv_body_create(engine, store, dir, generation, body, err);
 	(void) nv_sidecar_mark_opening(dir, false, NULL);
 	if (status == NV_OK &&
 		((*body)->view.gspace.metric != index->params.metric ||
@@ -56,8 +55,8 @@ static void
 load_sidecar(nv_index *index)
 {
 	uint32_t generations[MAX_GENERATIONS];
-	uint32_t n = nv_sidecar_generations(index->engine, &index->key,
-										generations, MAX_GENERATIONS);
+	uint32_t n = nv_sidecar_generations(index->engine, &index->key, generations,
+										MAX_GENERATIONS);
 	nv_body *body = NULL;
 	nv_error err = {0};
 	uint32_t i;
@@ -66,11 +65,12 @@ load_sidecar(nv_index *index)
 		if (open_generation(index, generations[i], &body, &err) != NV_OK)
 			nv_log(NV_LOG_INFO,
 				   "sidecar of index %u of database %u, graph %u: %s (%s)",
-				   index->params.index_oid, index->key.database,
-				   generations[i], err.detail, nv_status_name(err.status));
+				   index->params.index_oid, index->key.database, generations[i],
+				   err.detail, nv_status_name(err.status));
 	pthread_mutex_lock(&index->lock);
 	index->body = body;
 	index->loaded = true;
+	index->explained = n > 0;
 	if (n > 0)
 		index->next_generation = generations[0] + 1;
 	pthread_mutex_unlock(&index->lock);
@@ -216,15 +216,15 @@ nv_job_open(nv_engine *engine, nv_job *job)
 		return;
 	}
 	index = nv_index_get(engine, &request->key, true);
-	status = index != NULL ? open_index(index, &request->u.open, &err)
-						   : nv_fail(&err, NV_ELIMIT, 0,
-									 "more than %d indexes are open",
-									 NV_MAX_INDEXES);
+	status = index != NULL
+				 ? open_index(index, &request->u.open, &err)
+				 : nv_fail(&err, NV_ELIMIT, 0, "more than %d indexes are open",
+						   NV_MAX_INDEXES);
 	nv_index_put(index);
 	nv_answer(engine, request, status, &err);
 }
 
-/* --- RECONCILE ---------------------------------------------------------------- */
+/* --- RECONCILE --- */
 
 static nv_pass *
 find_pass(nv_index *index, uint64_t id)
@@ -287,7 +287,7 @@ nv_request_reconcile(nv_engine *engine, nv_request *request)
 	nv_answer(engine, request, status, &err);
 }
 
-/* --- OPENED -------------------------------------------------------------------- */
+/* --- OPENED --- */
 
 /* What the journal did not name is not in the index. */
 static nv_status
@@ -316,15 +316,23 @@ opened_locked(nv_index *index, nv_req_opened *r, nv_error *err)
 	if (pass == NULL)
 		return nv_fail(err, NV_ENOENT, 0, "index is not being opened");
 	*p = pass->next;
-	if (r->complete && (index->state == NV_INDEX_OPENING ||
-						index->state == NV_INDEX_NO_GRAPH))
+	if (r->complete &&
+		(index->state == NV_INDEX_OPENING || index->state == NV_INDEX_NO_GRAPH))
 	{
 		status = drop_unconfirmed(index, pass, err);
 		if (status == NV_OK)
 			index->state = NV_INDEX_READY;
 	}
 	else if (!r->complete && index->state == NV_INDEX_OPENING)
+	{
 		index->state = NV_INDEX_NO_GRAPH;
+		if (!index->explained)
+			nv_log(NV_LOG_INFO,
+				   "index %u of database %u has no sidecar: scans are exact "
+				   "until its graph is built",
+				   index->params.index_oid, index->key.database);
+		index->explained = true;
+	}
 	if (!r->complete)
 		index->no_graph_ns = nv_now_ns();
 	r->state = index->state;

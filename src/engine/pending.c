@@ -53,8 +53,8 @@ init_lock(pthread_rwlock_t *lock)
 
 	pthread_rwlockattr_init(&attr);
 	/* Readers come without end; a writer must get in. */
-	pthread_rwlockattr_setkind_np(
-		&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlockattr_setkind_np(&attr,
+								  PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	ok = pthread_rwlock_init(lock, &attr) == 0;
 	pthread_rwlockattr_destroy(&attr);
 	return ok;

@@ -16,8 +16,7 @@ typedef struct nv_pending nv_pending;
  * bytes_used is shared by all indexes of an engine; adding fails with
  * NV_ELIMIT when it would exceed limit.
  */
-extern nv_pending *nv_pending_create(uint32_t dim,
-									 _Atomic uint64_t *bytes_used,
+extern nv_pending *nv_pending_create(uint32_t dim, _Atomic uint64_t *bytes_used,
 									 uint64_t limit);
 extern void nv_pending_free(nv_pending *p);
 
@@ -33,8 +32,8 @@ extern nv_status nv_pending_add(nv_pending *p, const nv_journal_entry *entry,
 /* True if the row was there. */
 extern bool nv_pending_remove(nv_pending *p, uint32_t element,
 							  uint32_t generation);
-extern bool nv_pending_has(nv_pending *p, uint32_t element,
-						   uint32_t generation, uint64_t hash);
+extern bool nv_pending_has(nv_pending *p, uint32_t element, uint32_t generation,
+						   uint64_t hash);
 extern uint64_t nv_pending_count(nv_pending *p);
 
 /*

@@ -70,7 +70,7 @@ nv_cand_pool_memory(const nv_cand_pool *pool)
 		   pool->cap_pages * sizeof(*pool->pages);
 }
 
-/* --- The chains of the pages ---------------------------------------------- */
+/* --- The chains of the pages --- */
 
 /* The entry of a page, or the free one where it belongs. */
 static nv_cand_page *
@@ -151,7 +151,7 @@ nv_cand_pool_move(nv_cand_pool *pool, uint32_t node, uint32_t page)
 	nv_cand_pool_chain(pool, node, page);
 }
 
-/* --- The heaps ------------------------------------------------------------ */
+/* --- The heaps --- */
 
 /* Puts a rank into the hole at i of the frontier's heap (farthest on top). */
 static void
@@ -234,7 +234,7 @@ open_remove_top(nv_cand_pool *pool)
 	pool->open[i] = last;
 }
 
-/* --- Candidates ----------------------------------------------------------- */
+/* --- Candidates --- */
 
 bool
 nv_cand_pool_reserve(nv_cand_pool *pool, size_t n)

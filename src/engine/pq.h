@@ -26,10 +26,10 @@ typedef bool (*nv_cancel_fn)(void *arg);
 
 typedef struct nv_pq_params
 {
-	uint32_t bytes;    /* code size, or 0: chosen by measured recall */
+	uint32_t bytes; /* code size, or 0: chosen by measured recall */
 	uint32_t threads;
-	uint64_t seed;     /* equal seeds and rows give equal codebooks */
-	bool no_rotation;  /* for ablations */
+	uint64_t seed;       /* equal seeds and rows give equal codebooks */
+	bool no_rotation;    /* for ablations */
 	nv_cancel_fn cancel; /* may be NULL */
 	void *cancel_arg;
 } nv_pq_params;

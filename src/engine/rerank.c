@@ -56,7 +56,7 @@ nv_rerank_add(nv_rerank *r, nv_rank rank)
 		(nv_explored){.rank = rank, .state = NV_VECTOR_UNREAD};
 }
 
-/* --- Order ---------------------------------------------------------------- */
+/* --- Order --- */
 
 static int
 compare_explored(const void *a, const void *b)
@@ -142,7 +142,7 @@ nv_rerank_begin(nv_rerank *r, const nv_rerank_query *q)
 	return true;
 }
 
-/* --- Loading -------------------------------------------------------------- */
+/* --- Loading --- */
 
 void
 nv_rerank_arrived(nv_rerank *r, uint32_t place, int32_t result)
@@ -274,7 +274,7 @@ nv_rerank_cancel(nv_rerank *r)
 	r->complete = false;
 }
 
-/* --- Results -------------------------------------------------------------- */
+/* --- Results --- */
 
 /* Ascending by distance, NaN last, ties by vertex. */
 static int

@@ -94,7 +94,7 @@ struct nv_search
 	nv_error error;
 };
 
-/* --- Life ----------------------------------------------------------------- */
+/* --- Life --- */
 
 nv_status
 nv_search_create(nv_search **search, nv_error *err)
@@ -245,7 +245,7 @@ nv_search_start(nv_search *s, const nv_view *view,
 	return status;
 }
 
-/* --- Scoring -------------------------------------------------------------- */
+/* --- Scoring --- */
 
 /* Offers ranks that are in the frontier as candidates on their pages. */
 static void
@@ -337,7 +337,7 @@ explore_damaged(nv_search *s, uint32_t node)
 	return explore(s, node, NULL, 0);
 }
 
-/* --- Where a search begins ------------------------------------------------ */
+/* --- Where a search begins --- */
 
 /* ADC table, entrance members, first candidates; false: no memory. */
 static bool
@@ -380,7 +380,7 @@ reseat(nv_search *s)
 	return true;
 }
 
-/* --- One hop -------------------------------------------------------------- */
+/* --- One hop --- */
 
 static uint8_t *
 page_bytes(const nv_search *s, uint32_t place)
@@ -630,7 +630,7 @@ work_hop(nv_search *s)
 	return memory && score(s);
 }
 
-/* --- The state machine ---------------------------------------------------- */
+/* --- The state machine --- */
 
 static nv_rerank_query
 rerank_query(nv_search *s)
@@ -796,7 +796,7 @@ nv_search_more(nv_search *s, uint32_t k, uint32_t list_size, uint32_t window,
 	return NV_OK;
 }
 
-/* --- What it found -------------------------------------------------------- */
+/* --- What it found --- */
 
 uint32_t
 nv_search_results(nv_search *s, const nv_result **results)

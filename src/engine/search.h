@@ -47,9 +47,9 @@ typedef struct nv_search_options
 	uint32_t beam_width;    /* 1 .. NV_MAX_BEAM */
 	uint32_t entrance_list; /* 1 .. NV_ENTRANCE_MAX_LIST */
 	uint32_t window;        /* w, or NV_CASR_ALL */
-	uint32_t exclude;       /* vertex never loaded or reported, or NV_NO_VERTEX */
-	bool from_medoid;       /* no entrance graph */
-	bool single_lists;      /* ablation: explore only the list asked for */
+	uint32_t exclude;  /* vertex never loaded or reported, or NV_NO_VERTEX */
+	bool from_medoid;  /* no entrance graph */
+	bool single_lists; /* ablation: explore only the list asked for */
 	nv_cache_user user;
 } nv_search_options;
 
@@ -101,8 +101,7 @@ extern nv_status nv_search_more(nv_search *search, uint32_t k,
 extern nv_step nv_search_step(nv_search *search, nv_read *reads,
 							  uint32_t *n_reads);
 /* result: bytes read or -errno.  May be called between steps at any time. */
-extern void nv_search_arrived(nv_search *search, uint32_t tag,
-							  int32_t result);
+extern void nv_search_arrived(nv_search *search, uint32_t tag, int32_t result);
 /* Gives up; the driver has drained all reads.  Then as after DONE. */
 extern void nv_search_cancel(nv_search *search);
 extern const nv_error *nv_search_error(const nv_search *search);
@@ -111,8 +110,7 @@ extern const nv_error *nv_search_error(const nv_search *search);
  * The k nearest of all vectors loaded so far (fewer if there are fewer),
  * sorted by distance, ties by vertex.  Valid until the next call.
  */
-extern uint32_t nv_search_results(nv_search *search,
-								  const nv_result **results);
+extern uint32_t nv_search_results(nv_search *search, const nv_result **results);
 /* True when every vertex reachable has been explored and loaded. */
 extern bool nv_search_exhausted(const nv_search *search);
 

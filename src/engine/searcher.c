@@ -47,7 +47,7 @@ typedef struct searcher
 	task tasks[MAX_INTERLEAVE];
 } searcher;
 
-/* --- answers ------------------------------------------------------------------ */
+/* --- answers --- */
 
 static void
 report_stats(task *t)
@@ -133,14 +133,13 @@ answer_task(searcher *s, task *t)
 	answer->exhausted = exhausted;
 	answer->window = c->window;
 	answer->list_used = c->list_used;
-	if (!exhausted && c->id == 0 &&
-		nv_cursor_register(s->engine, c) != NV_OK)
+	if (!exhausted && c->id == 0 && nv_cursor_register(s->engine, c) != NV_OK)
 		exhausted = true; /* no room: the caller must search anew */
 	answer->cursor = exhausted ? 0 : c->id;
 	finish_task(s, t, NV_OK, NULL, !exhausted);
 }
 
-/* --- phases ----------------------------------------------------------------------- */
+/* --- phases --- */
 
 /* All unlinked rows are compared: only now take the body (see index.c). */
 static void
@@ -177,8 +176,8 @@ step_give(searcher *s, task *t)
 	nv_error err;
 	nv_status status;
 
-	t->n_hits += nv_cursor_emit(c, t->hits + t->n_hits, k - t->n_hits,
-								&more_needed);
+	t->n_hits +=
+		nv_cursor_emit(c, t->hits + t->n_hits, k - t->n_hits, &more_needed);
 	if (!more_needed)
 	{
 		answer_task(s, t);
@@ -230,8 +229,7 @@ issue_reads(searcher *s, task *t)
 	while (t->next_read < t->n_reads)
 	{
 		nv_read *r = &t->reads[t->next_read];
-		uint64_t token =
-			((uint64_t) (t - s->tasks) << 32) | (uint64_t) r->tag;
+		uint64_t token = ((uint64_t) (t - s->tasks) << 32) | (uint64_t) r->tag;
 
 		if (!nv_ring_read(s->ring, r->file, r->buf, r->len, r->offset, token))
 			return;
@@ -305,7 +303,7 @@ reap(searcher *s, bool wait)
 	}
 }
 
-/* --- requests -------------------------------------------------------------------------- */
+/* --- requests --- */
 
 static bool
 valid_search(const nv_req_search *ask)
@@ -314,8 +312,8 @@ valid_search(const nv_req_search *ask)
 		   ask->dim <= NV_MAX_DIM && ask->list_size >= 1 &&
 		   ask->beam_width >= 1 && ask->beam_width <= NV_MAX_BEAM &&
 		   ask->entrance_list >= 1 &&
-		   ask->entrance_list <= NV_ENTRANCE_MAX_LIST &&
-		   ask->percentile >= 1 && ask->percentile <= 100;
+		   ask->entrance_list <= NV_ENTRANCE_MAX_LIST && ask->percentile >= 1 &&
+		   ask->percentile <= 100;
 }
 
 static nv_status
@@ -358,8 +356,8 @@ start_task(searcher *s, nv_request *request)
 					 : nv_fail(&err, NV_EINVAL, 0, "search out of bounds");
 	else
 	{
-		cursor = nv_cursor_take(s->engine, request->u.search.cursor,
-								request->owner);
+		cursor =
+			nv_cursor_take(s->engine, request->u.search.cursor, request->owner);
 		status = cursor != NULL && request->u.search.k >= 1 &&
 						 request->u.search.k <= NV_MAX_HITS
 					 ? NV_OK
@@ -396,9 +394,8 @@ checkpoint_job(nv_engine *engine, nv_job *job)
 	nv_error err = {0};
 	nv_status status;
 
-	status = index != NULL
-				 ? nv_index_checkpoint(index, &err)
-				 : nv_fail(&err, NV_ENOENT, 0, "index is not open");
+	status = index != NULL ? nv_index_checkpoint(index, &err)
+						   : nv_fail(&err, NV_ENOENT, 0, "index is not open");
 	nv_index_put(index);
 	nv_answer(engine, job->request, status, &err);
 }
@@ -504,7 +501,7 @@ dispatch(searcher *s, nv_request *request)
 	}
 }
 
-/* --- the loop ------------------------------------------------------------------------------ */
+/* --- the loop --- */
 
 static uint32_t
 count_tasks(const searcher *s)
@@ -578,10 +575,9 @@ nv_searcher_main(void *arg)
 	nv_assert(n >= 1 && n <= MAX_INTERLEAVE);
 	/* Memory and ring were tried by nv_engine_start; here they are this
 	 * thread's own, as io_uring wants it. */
-	if (s == NULL ||
-		nv_ring_create((nv_io_method) engine->config.io_method,
-					   (size_t) n * NV_SEARCH_BUFFER, &self->ring,
-					   &err) != NV_OK)
+	if (s == NULL || nv_ring_create((nv_io_method) engine->config.io_method,
+									(size_t) n * NV_SEARCH_BUFFER, &self->ring,
+									&err) != NV_OK)
 	{
 		nv_log(NV_LOG_WARNING, "a search thread could not start: %s",
 			   s == NULL ? "out of memory" : err.detail);

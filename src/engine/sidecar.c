@@ -31,8 +31,8 @@ nv_sidecar_dir(const nv_engine *engine, const nv_key *key, char *path)
 
 	for (int i = 0; i < 16; i++)
 		snprintf(hex + 2 * i, 3, "%02x", key->identity[i]);
-	snprintf(path, NV_PATH, "%s/%u/%s", engine->config.directory,
-			 key->database, hex);
+	snprintf(path, NV_PATH, "%s/%u/%s", engine->config.directory, key->database,
+			 hex);
 }
 
 void
@@ -202,15 +202,15 @@ nv_remove_tree(const char *path, nv_error *err)
 		if (lstat(child, &st) == 0 && S_ISDIR(st.st_mode))
 			status = nv_remove_tree(child, err);
 		else if (unlink(child) != 0 && errno != ENOENT)
-			status = nv_fail(err, NV_EIO, errno,
-							 "could not remove file \"%s\": %s", child,
-							 strerror(errno));
+			status =
+				nv_fail(err, NV_EIO, errno, "could not remove file \"%s\": %s",
+						child, strerror(errno));
 	}
 	closedir(dir);
 	if (rmdir(path) != 0 && errno != ENOENT && status == NV_OK)
-		status = nv_fail(err, NV_EIO, errno,
-						 "could not remove directory \"%s\": %s", path,
-						 strerror(errno));
+		status =
+			nv_fail(err, NV_EIO, errno, "could not remove directory \"%s\": %s",
+					path, strerror(errno));
 	return status;
 }
 
@@ -273,8 +273,7 @@ read_marker(const char *directory, const char *database, const char *name,
 			return false;
 		key->identity[i] = (uint8_t) byte;
 	}
-	snprintf(path, sizeof(path), "%s/%s/%s/" MARKER, directory, database,
-			 name);
+	snprintf(path, sizeof(path), "%s/%s/%s/" MARKER, directory, database, name);
 	f = fopen(path, "r");
 	if (f == NULL)
 		return false;

@@ -62,7 +62,7 @@ list_arrays(nv_store *store, uint64_t vertices, uint64_t elements,
 	count[2] = vertices;
 }
 
-/* --- Writing -------------------------------------------------------------- */
+/* --- Writing --- */
 
 typedef struct saver
 {
@@ -357,7 +357,7 @@ nv_state_publish(nv_store *store, const nv_root *root, nv_error *err)
 	return NV_OK;
 }
 
-/* --- Reading -------------------------------------------------------------- */
+/* --- Reading --- */
 
 typedef struct loader
 {

@@ -10,7 +10,7 @@
 /* Numbers of edge files in caches: never used twice in a process. */
 static _Atomic uint32_t next_cache_file = 1;
 
-/* --- Life ----------------------------------------------------------------- */
+/* --- Life --- */
 
 /* Parameters come from a caller (NV_EINVAL) or from a root (NV_ECORRUPT). */
 nv_status
@@ -256,7 +256,7 @@ nv_store_check(nv_store *store, nv_error *err)
 				   store->dir);
 }
 
-/* --- Reading -------------------------------------------------------------- */
+/* --- Reading --- */
 
 const nv_store_params *
 nv_store_get_params(const nv_store *store)
@@ -328,7 +328,7 @@ nv_store_touch_map(nv_store *store, uint32_t vertex, int field, nv_error *err)
 						  err);
 }
 
-/* --- Elements ------------------------------------------------------------- */
+/* --- Elements --- */
 
 /*
  * An element entry: generation << 32 | ~vertex, so that zero bytes are an
@@ -405,7 +405,7 @@ nv_store_set_element(nv_store *store, uint32_t element, uint32_t vertex,
 	return status;
 }
 
-/* --- Blobs ---------------------------------------------------------------- */
+/* --- Blobs --- */
 
 nv_blob_data *
 nv_blob_alloc(size_t len)
@@ -488,7 +488,7 @@ nv_store_get_blob(nv_store *store, nv_blob which, size_t *len)
 	return blob != NULL ? blob->bytes : NULL;
 }
 
-/* --- Statistics ----------------------------------------------------------- */
+/* --- Statistics --- */
 
 static uint64_t
 other_memory(nv_store *store)

@@ -91,7 +91,7 @@ extern void nv_store_close(nv_store *store);
 
 extern const nv_store_params *nv_store_get_params(const nv_store *store);
 
-/* --- Reading ------------------------------------------------------------ */
+/* --- Reading --- */
 
 extern uint32_t nv_store_vertices(const nv_store *store); /* ids 0 .. n - 1 */
 extern uint64_t nv_store_elements(const nv_store *store); /* ids 0 .. n - 1 */
@@ -189,7 +189,7 @@ extern nv_status nv_store_bulk_edges(nv_store *store, const nv_graph *graph,
 									 nv_cancel_fn cancel, void *cancel_arg,
 									 nv_error *err);
 
-/* --- Changing: any thread ------------------------------------------------- */
+/* --- Changing: any thread --- */
 
 /*
  * Element map: vertex NV_NO_VERTEX takes the element out.  Extends the map as
@@ -223,7 +223,7 @@ extern nv_status nv_store_relink(nv_writer *writer, uint32_t vertex,
  */
 extern nv_status nv_store_write_back(nv_store *store, nv_error *err);
 
-/* --- Checkpoint ----------------------------------------------------------- */
+/* --- Checkpoint --- */
 
 typedef struct nv_checkpoint_hooks
 {

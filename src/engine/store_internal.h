@@ -24,7 +24,7 @@
 #include "store.h"
 #include "util.h"
 
-/* --- Map entries ---------------------------------------------------------- */
+/* --- Map entries --- */
 
 #define NV_MAP_ENTRY 24 /* edge word, vector record, vector hash */
 #define NV_ELEMENT_ENTRY 8
@@ -54,7 +54,7 @@ nv_word_tag(uint64_t word)
 	return word >> 1 & NV_TAG_MASK;
 }
 
-/* --- Pages being built or written (RMW) ----------------------------------- */
+/* --- Pages being built or written (RMW) --- */
 
 #define NV_RMW_PARTITIONS 256
 /* Sealed pages at most before writers write pages out themselves: 4 MiB. */
@@ -99,7 +99,7 @@ extern nv_rmw_partition *nv_rmw_partition_of(nv_store *store, uint64_t page);
 /* Writes pages until none that was opened in `epoch` is left. */
 extern nv_status nv_rmw_drain(nv_store *store, uint64_t epoch, nv_error *err);
 
-/* --- Edge file ------------------------------------------------------------ */
+/* --- Edge file --- */
 
 typedef enum nv_page_state
 {
@@ -150,7 +150,7 @@ extern nv_status nv_edges_recount(nv_store *store, uint64_t pages,
 extern void nv_slot_write(uint8_t *slot, uint32_t vertex, uint64_t sequence,
 						  const uint32_t *ids, uint32_t degree);
 
-/* --- Vector file ---------------------------------------------------------- */
+/* --- Vector file --- */
 
 #define NV_VECTOR_BUFFER (1024 * 1024)
 
@@ -187,7 +187,7 @@ nv_vector_file_size(uint32_t vector_bytes, uint64_t records)
 
 extern void nv_vectors_end_bulk(nv_store *store);
 
-/* --- State file ----------------------------------------------------------- */
+/* --- State file --- */
 
 #define NV_TABLE_SEGMENTS 480
 #define NV_TABLE_ENTRIES (NV_SEGMENT / sizeof(nv_table_entry))
@@ -275,7 +275,7 @@ extern nv_status nv_state_publish(nv_store *store, const nv_root *root,
 extern nv_blob_data *nv_blob_alloc(size_t len);
 extern void nv_blob_drop(nv_blob_data *blob);
 
-/* --- The store ------------------------------------------------------------ */
+/* --- The store --- */
 
 struct nv_writer
 {

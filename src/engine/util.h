@@ -18,10 +18,10 @@
  * anything that can be wrong from outside is an nv_error instead.
  */
 #ifdef NV_ASSERT
-#define nv_assert(cond) \
-	((cond) ? (void) 0 \
-			: (fprintf(stderr, "navis: assertion failed: %s, %s:%d\n", #cond, \
-					   __FILE__, __LINE__), \
+#define nv_assert(cond)                                                        \
+	((cond) ? (void) 0                                                         \
+			: (fprintf(stderr, "navis: assertion failed: %s, %s:%d\n", #cond,  \
+					   __FILE__, __LINE__),                                    \
 			   abort()))
 #else
 #define nv_assert(cond) ((void) sizeof((cond) ? 1 : 0))
@@ -79,7 +79,8 @@ nv_random_below(uint64_t *state, uint64_t bound)
 	return (uint64_t) (((unsigned __int128) nv_random(state) * bound) >> 64);
 }
 
-/* Zeroed memory aligned to 64 bytes; NULL when there is none.  Freed by free. */
+/* Zeroed memory aligned to 64 bytes; NULL when there is none.  Freed by free.
+ */
 extern void *nv_alloc(size_t size);
 
 /* Overflow-checked count * size. */

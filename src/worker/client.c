@@ -31,7 +31,7 @@ static uint32 my_number;
 static uint64 my_owner;
 static bool may_spin;
 
-/* --- state ----------------------------------------------------------- */
+/* --- state --- */
 
 NavisEngineStatus
 navis_engine_status(void)
@@ -70,7 +70,7 @@ navis_make_key(nv_key *key, const uint8 *identity)
 	memcpy(key->identity, identity, sizeof(key->identity));
 }
 
-/* --- the slot -------------------------------------------------------- */
+/* --- the slot --- */
 
 /*
  * Ends this process's claim on a request, whatever its state: what nobody
@@ -208,7 +208,7 @@ navis_request_begin_noerror(nv_request_kind kind, const nv_key *key,
 	return begin(kind, key, Max(timeout_ms, 0));
 }
 
-/* --- submit and wait ------------------------------------------------- */
+/* --- submit and wait --- */
 
 static void
 submit(nv_request *request)
@@ -339,7 +339,7 @@ navis_request_call_noerror(nv_request *request, int timeout_ms)
 	return NV_ECANCELLED;
 }
 
-/* --- without waiting ------------------------------------------------- */
+/* --- without waiting --- */
 
 void
 navis_cursor_release(const nv_key *key, uint64 cursor)
@@ -389,7 +389,7 @@ navis_helper_wanted(Oid database)
 		SetLatch(latch);
 }
 
-/* --- errors ---------------------------------------------------------- */
+/* --- errors --- */
 
 static int
 sqlstate(nv_status status)

@@ -69,7 +69,7 @@ typedef struct Listing
 	TimestampTz taken; /* when the directory had been read */
 } Listing;
 
-/* --- the directory --------------------------------------------------- */
+/* --- the directory --- */
 
 static void
 add_sidecar(void *arg, const nv_key *key, uint32_t relfilenode,
@@ -116,7 +116,7 @@ list_sidecars(Oid database, Listing *listing)
 	listing->taken = GetCurrentTimestamp();
 }
 
-/* --- owners ---------------------------------------------------------- */
+/* --- owners --- */
 
 /* Like its indexes, the access method may be uncommitted. */
 static List *
@@ -324,7 +324,7 @@ find_index_owners(Listing *listing)
 	CommitTransactionCommand();
 }
 
-/* --- what was without owner before ----------------------------------- */
+/* --- what was without owner before --- */
 
 static bool
 same_key(const nv_key *a, const nv_key *b)
@@ -447,7 +447,7 @@ remove_orphans(Listing *listing)
 	}
 }
 
-/* --- looks ----------------------------------------------------------- */
+/* --- looks --- */
 
 void
 navis_collect_database(void)

@@ -65,7 +65,7 @@ typedef struct Port
 
 static Port *port;
 
-/* --- finding requests ------------------------------------------------ */
+/* --- finding requests --- */
 
 static void
 wake_owner(NavisSlot *slot)
@@ -282,7 +282,7 @@ port_finish(void *arg, nv_request *request)
 		navis_wake_engine(p->control);
 }
 
-/* --- sleeping -------------------------------------------------------- */
+/* --- sleeping --- */
 
 static uint32_t
 port_ticket(void *arg)
@@ -346,7 +346,7 @@ port_kick(void *arg)
 	navis_wake_engine_all(p->control);
 }
 
-/* --- the main thread: attention, log, WAL ---------------------------- */
+/* --- the main thread: attention, log, WAL --- */
 
 void
 navis_port_attention(void)
@@ -485,7 +485,7 @@ navis_port_flush_done(XLogRecPtr flushed)
 	pthread_mutex_unlock(&box->lock);
 }
 
-/* --- life ------------------------------------------------------------ */
+/* --- life --- */
 
 bool
 navis_port_init(NavisControl *control)

@@ -59,7 +59,7 @@ static WaitEventSet *wait_set = NULL;
 static uint64 retry_at = 0; /* navis_now_us() */
 static char last_failure[NV_DETAIL_SIZE + 64];
 
-/* --- registration ---------------------------------------------------- */
+/* --- registration --- */
 
 void
 navis_worker_register(void)
@@ -112,7 +112,7 @@ navis_worker_expected(void)
 	return is_registered() ? NAVIS_WORKER_STARTING : NAVIS_WORKER_NONE;
 }
 
-/* --- serving engine threads ------------------------------------------ */
+/* --- serving engine threads --- */
 
 static void
 emit_log(void)
@@ -174,7 +174,7 @@ serve(long timeout_ms)
 	emit_log();
 }
 
-/* --- starting -------------------------------------------------------- */
+/* --- starting --- */
 
 const char *
 navis_directory_path(void)
@@ -274,7 +274,7 @@ start_engine(void)
 	navis_launch_soon();
 }
 
-/* --- stopping -------------------------------------------------------- */
+/* --- stopping --- */
 
 static void *
 stop_main(void *arg)
@@ -396,7 +396,7 @@ leave_at_once(int code, Datum arg)
 		_exit(code);
 }
 
-/* --- the main loop --------------------------------------------------- */
+/* --- the main loop --- */
 
 /* The postmaster tells of a helper's start or end by SIGUSR1. */
 static void

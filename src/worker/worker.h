@@ -11,7 +11,7 @@
 
 #include "slots.h"
 
-/* --- worker.c: the background worker --------------------------------- */
+/* --- worker.c: the background worker --- */
 
 /* Registers the worker; only while preloading. */
 extern void navis_worker_register(void);
@@ -24,7 +24,7 @@ extern PGDLLEXPORT void navis_worker_main(Datum arg);
 /* navis.directory as an absolute path. */
 extern const char *navis_directory_path(void);
 
-/* --- launch.c: the worker's main thread starts helpers --------------- */
+/* --- launch.c: the worker's main thread starts helpers --- */
 
 /* Looks for sidecars as soon as possible. */
 extern void navis_launch_soon(void);
@@ -38,7 +38,7 @@ extern long navis_launch(void);
 /* Tells running helpers to end. */
 extern void navis_launch_stop(void);
 
-/* --- helper.c: the process ------------------------------------------- */
+/* --- helper.c: the process --- */
 
 extern PGDLLEXPORT void navis_helper_main(Datum arg);
 
@@ -48,7 +48,7 @@ extern PGDLLEXPORT void navis_helper_main(Datum arg);
  */
 extern bool navis_helper_may_stay(void);
 
-/* --- collector.c ----------------------------------------------------- */
+/* --- collector.c --- */
 
 /* One look for sidecars of this database that no index owns. */
 extern void navis_collect_database(void);

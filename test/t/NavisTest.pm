@@ -128,17 +128,19 @@ SQL
 	return;
 }
 
-# Polls a condition, by default for up to two minutes.
+# Polls a condition, by default for up to two minutes, every 100 ms.
 sub wait_until
 {
-	my ($condition, $seconds) = @_;
+	my ($condition, $seconds, $step) = @_;
 	my $end = time + ($seconds // 120);
+
+	$step //= 100;
 
 	while (1)
 	{
 		return 1 if $condition->();
 		return 0 if time > $end;
-		usleep(100_000);
+		usleep($step * 1000);
 	}
 }
 
@@ -196,13 +198,14 @@ sub table_rows
 	return $node->safe_psql($db // 'postgres', "SELECT * FROM nt_scan('$table', $q, false)");
 }
 
-# Directories of sidecars, as "database/identity".
+# Directories of sidecars, as "database/identity"; in scalar context, how many.
 sub sidecars
 {
 	my ($node) = @_;
 	my $top = $node->data_dir . '/navis';
 
-	return sort map { s{^\Q$top\E/}{}r } grep { -d $_ } glob("$top/[0-9]*/*");
+	my @found = sort map { s{^\Q$top\E/}{}r } grep { -d $_ } glob("$top/[0-9]*/*");
+	return @found;
 }
 
 # The directory of one index's sidecar.

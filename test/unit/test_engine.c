@@ -33,7 +33,7 @@ typedef struct fixture
 	uint64_t lsn;
 } fixture;
 
-/* --- data -------------------------------------------------------------------- */
+/* --- data --- */
 
 static void
 make_rows(float *rows, uint32_t n, uint64_t seed)
@@ -57,7 +57,7 @@ hash_row(const fixture *f, uint32_t e)
 	return nv_vector_hash(f->rows + (size_t) e * DIM, DIM * sizeof(float));
 }
 
-/* --- requests ------------------------------------------------------------------ */
+/* --- requests --- */
 
 static nv_request *
 begin(fixture *f, nv_request_kind kind)
@@ -85,9 +85,9 @@ start_engine(fixture *f)
 
 	f->local = nv_local_create();
 	assert_non_null(f->local);
-	assert_int_equal(nv_engine_start(&f->config, nv_local_port(f->local),
-									 &f->engine, &err),
-					 NV_OK);
+	assert_int_equal(
+		nv_engine_start(&f->config, nv_local_port(f->local), &f->engine, &err),
+		NV_OK);
 }
 
 static void
@@ -195,8 +195,8 @@ insert(fixture *f, uint32_t e, uint32_t generation)
 	return call(f);
 }
 
-static nv_status
-delete (fixture *f, uint32_t first, uint32_t n, uint32_t generation)
+static nv_status delete (fixture *f, uint32_t first, uint32_t n,
+						 uint32_t generation)
 {
 	nv_request *r = begin(f, NV_REQ_DELETE);
 	nv_element_ref *refs = (nv_element_ref *) r->data;
@@ -221,8 +221,8 @@ info(fixture *f)
  * but for those in [gap, gap + gap_n).  Returns how many were missing.
  */
 static uint32_t
-open_index(fixture *f, uint32_t n, uint32_t gap, uint32_t gap_n,
-		   bool complete, uint32_t *state)
+open_index(fixture *f, uint32_t n, uint32_t gap, uint32_t gap_n, bool complete,
+		   uint32_t *state)
 {
 	uint32_t missing = 0, page = 400;
 	uint64_t pass;
@@ -253,7 +253,7 @@ open_index(fixture *f, uint32_t n, uint32_t gap, uint32_t gap_n,
 	return missing;
 }
 
-/* --- checks ------------------------------------------------------------------------ */
+/* --- checks --- */
 
 static double
 distance(const fixture *f, const float *query, uint32_t e)
@@ -342,7 +342,7 @@ index_dir(const fixture *f, char *path)
 		n += snprintf(path + n, 3, "%02x", f->key.identity[i]);
 }
 
-/* --- set-up ---------------------------------------------------------------------------- */
+/* --- set-up --- */
 
 static int
 setup_with(void **state, nv_metric metric, uint32_t n)
@@ -427,7 +427,7 @@ teardown(void **state)
 	return 0;
 }
 
-/* --- tests -------------------------------------------------------------------------------- */
+/* --- tests --- */
 
 static void
 test_build_search(void **state)
@@ -464,8 +464,7 @@ test_complete_scan(void **state)
 		{
 			assert_int_equal(seen[hits[i].element], 0);
 			seen[hits[i].element] = 1;
-			assert_int_equal(hits[i].generation,
-							 hits[i].element == 7 ? 2 : 1);
+			assert_int_equal(hits[i].generation, hits[i].element == 7 ? 2 : 1);
 			assert_true(hits[i].distance >= last);
 			last = hits[i].distance;
 			total++;
@@ -836,9 +835,9 @@ test_directory_lock(void **state)
 	nv_engine *engine;
 	nv_error err;
 
-	assert_int_equal(nv_engine_start(&f->config, nv_local_port(other),
-									 &engine, &err),
-					 NV_EBUSY);
+	assert_int_equal(
+		nv_engine_start(&f->config, nv_local_port(other), &engine, &err),
+		NV_EBUSY);
 	assert_non_null(strstr(err.detail, "another server"));
 	nv_local_free(other);
 }
@@ -861,8 +860,7 @@ test_drop_and_list(void **state)
 	int n = 0;
 
 	build_all(f);
-	assert_int_equal(nv_list_sidecars(f->dir, count_sidecar, &n, &err),
-					 NV_OK);
+	assert_int_equal(nv_list_sidecars(f->dir, count_sidecar, &n, &err), NV_OK);
 	assert_int_equal(n, 1);
 	assert_int_equal(search(f, f->rows, 3, 40), NV_OK); /* leaves a cursor */
 	begin(f, NV_REQ_DROP);
@@ -909,8 +907,7 @@ main(void)
 		TEST(test_build_search),
 		cmocka_unit_test_setup_teardown(test_build_search, setup_cosine,
 										teardown),
-		cmocka_unit_test_setup_teardown(test_build_search, setup_ip,
-										teardown),
+		cmocka_unit_test_setup_teardown(test_build_search, setup_ip, teardown),
 		TEST(test_complete_scan),
 		TEST(test_rows_come_and_go),
 		TEST(test_restart),

@@ -13,7 +13,7 @@
 #include "pool.h"
 #include "visited.h"
 
-/* --- Ranks ---------------------------------------------------------------- */
+/* --- Ranks --- */
 
 static void
 test_rank_order(void **state)
@@ -33,7 +33,7 @@ test_rank_order(void **state)
 				nv_rank_of(__builtin_inff(), 1));
 }
 
-/* --- Visited set ---------------------------------------------------------- */
+/* --- Visited set --- */
 
 #define IDS 20000
 
@@ -100,7 +100,7 @@ test_visited_shrinks(void **state)
 	nv_visited_free(&set);
 }
 
-/* --- Pool ----------------------------------------------------------------- */
+/* --- Pool --- */
 
 typedef struct model_entry
 {

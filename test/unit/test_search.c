@@ -58,7 +58,7 @@ recall_of(fixture *f, const nv_search_options *options, nv_ring *on)
 	return (double) found / (f->n_queries * FIXTURE_K);
 }
 
-/* --- Recall and exact distances ------------------------------------------- */
+/* --- Recall and exact distances --- */
 
 static void
 check_recall(fixture *f, double bound)
@@ -226,7 +226,7 @@ test_page_search_saves_reads(void **state)
 	nv_search_free(search);
 }
 
-/* --- CASR ----------------------------------------------------------------- */
+/* --- CASR --- */
 
 static void
 check_casr(fixture *f, uint32_t k, uint32_t w)
@@ -276,7 +276,7 @@ test_casr_loads(void **state)
 	}
 }
 
-/* --- Going on ------------------------------------------------------------- */
+/* --- Going on --- */
 
 /*
  * One list a page and one page a hop: candidates are explored strictly in
@@ -445,7 +445,7 @@ test_exhaustive(void **state)
 	check_exhaustive(&wide, 50, 4, false);
 }
 
-/* --- Deleted and excluded vertices ---------------------------------------- */
+/* --- Deleted and excluded vertices --- */
 
 static void
 test_deleted(void **state)
@@ -527,7 +527,7 @@ test_exclude(void **state)
 	nv_search_free(search);
 }
 
-/* --- Limits of the arguments ---------------------------------------------- */
+/* --- Limits of the arguments --- */
 
 static void
 test_options(void **state)

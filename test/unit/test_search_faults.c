@@ -50,7 +50,7 @@ run(fixture *f, nv_search *search, const nv_search_options *options,
 	return n;
 }
 
-/* --- Damage on disk ------------------------------------------------------- */
+/* --- Damage on disk --- */
 
 /* A file's content, to damage it and to put it right again. */
 typedef struct content
@@ -277,7 +277,7 @@ test_truncated(void **state)
 	}
 }
 
-/* --- Failing reads -------------------------------------------------------- */
+/* --- Failing reads --- */
 
 static void
 check_failing(fixture *f, uint32_t fail_edges, uint32_t fail_vectors,
@@ -328,7 +328,7 @@ test_failing_reads(void **state)
 	check_failing(&plain, 1, 1, 4);
 }
 
-/* --- Cancelling ----------------------------------------------------------- */
+/* --- Cancelling --- */
 
 /*
  * Cancelled at any arrival, then continued: nothing is lost, nothing comes
@@ -435,7 +435,7 @@ test_no_epoch_left(void **state)
 	nv_search_free(search);
 }
 
-/* --- Lack of memory ------------------------------------------------------- */
+/* --- Lack of memory --- */
 
 #ifndef SANITIZED
 
@@ -501,7 +501,7 @@ test_no_memory(void **state)
 #endif
 }
 
-/* --- Lists rewritten meanwhile -------------------------------------------- */
+/* --- Lists rewritten meanwhile --- */
 
 typedef struct relinker
 {

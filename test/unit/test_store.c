@@ -116,7 +116,7 @@ relink_to(nv_writer *writer, uint32_t vertex, uint32_t version)
 	ok(nv_store_relink(writer, vertex, word, ids, degree, &why));
 }
 
-/* --- Building and opening ------------------------------------------------- */
+/* --- Building and opening --- */
 
 static void
 test_build_reopen(void **state)
@@ -416,7 +416,7 @@ test_blobs(void **state)
 	free(bytes);
 }
 
-/* --- Slots ---------------------------------------------------------------- */
+/* --- Slots --- */
 
 /* Any bit of a slot, and any other vertex or word, must be noticed. */
 static void
@@ -472,7 +472,7 @@ test_slot_damage(void **state)
 	nv_store_close(store);
 }
 
-/* --- Damaged and foreign state files -------------------------------------- */
+/* --- Damaged and foreign state files --- */
 
 static uint8_t *
 slurp(const char *name, const char *file, size_t *len)
@@ -838,7 +838,7 @@ test_crafted_map(void **state)
 	free(bytes);
 }
 
-/* --- Crashes -------------------------------------------------------------- */
+/* --- Crashes --- */
 
 typedef struct crash
 {
@@ -1123,7 +1123,7 @@ test_changes_while_saving(void **state)
 	nv_store_close(store);
 }
 
-/* --- Space ---------------------------------------------------------------- */
+/* --- Space --- */
 
 /*
  * The copy taken when a root was published must verify against the files of

@@ -1,0 +1,629 @@
+#!/usr/bin/env bash
+# Measures what navis promises, on real data, and prints it as Markdown.
+#
+#   bash bench/measure.sh [options] [part...]
+#
+#   --data DIR       the glove100k_* files (.fbin and .ibin, as bench/common.h
+#                    describes them); default $NAVIS_DATA, else ../shared/data
+#                    beside this repository
+#   --pgvector DIR   sources of pgvector to compare builds with: your own
+#                    checkout; a copy of it is built and installed
+#   --out FILE       writes the report there too
+#   --lists N,N,...  list sizes of the curve
+#   --passes N       timed passes over the queries, of each line (3)
+#   --pairs N        builds of each kind that are compared (3)
+#
+# Parts, by default all:
+#   curve     recall, speed and work by list size, by the engine and by SQL
+#   casr      vectors loaded and recall by percentile of the rerank window
+#   pages     edge pages with and without placement and entrance graph
+#   nocache   without cache: bytes read against /proc, resident memory
+#   build     build times beside pgvector's HNSW, and recall of both
+#   memory    what an index holds in memory
+#
+# A private server runs in a scratch directory; nothing is left but Debian
+# packages and the installed extension.  The last section of the report says
+# which targets were met.  Run it on an idle machine: half an hour.
+
+. "$(dirname "$0")/../test/lib.sh"
+
+all_parts="curve casr pages nocache build memory"
+lists=20,40,60,80,100,150,200,300,400
+passes=3
+pairs=3
+data=${NAVIS_DATA:-$top/../shared/data}
+pgvector=
+out=
+parts=
+
+usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit "$1"; }
+
+while [ $# -gt 0 ]; do
+	case $1 in
+		--data | --pgvector | --out | --lists | --passes | --pairs)
+			[ $# -ge 2 ] || usage 2
+			printf -v "${1#--}" %s "$2"
+			shift 2
+			;;
+		-h | --help) usage 0 ;;
+		*)
+			case " $all_parts " in
+				*" $1 "*) parts+=" $1" ;;
+				*) say "unknown: $1"; usage 2 ;;
+			esac
+			shift
+			;;
+	esac
+done
+parts=${parts:-$all_parts}
+
+for file in base.fbin query.fbin gt_l2.ibin gt_cosine.ibin; do
+	[ -r "$data/glove100k_$file" ] ||
+		{ say "$data/glove100k_$file is missing: --data DIR"; exit 2; }
+done
+data=$(cd "$data" && pwd)
+glove=$data/glove100k
+[ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
+if [ -n "$out" ]; then
+	exec > >(tee "$out")
+	copier=$!
+fi
+
+dir=
+cleanup() {
+	local status=$?
+	trap - EXIT
+	if [ -n "$dir" ]; then
+		if [ $status != 0 ] && [ -f "$dir/server.log" ]; then
+			as_root tail -n 20 "$dir/server.log" >&2
+		fi
+		stop_server "$dir"
+		as_root rm -rf "$dir"
+	fi
+	if [ -n "$out" ]; then
+		exec >&-
+		wait "$copier" || true
+	fi
+	[ $status = 0 ] || say "measure.sh FAILED (status $status)"
+	exit $status
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# --- the report --------------------------------------------------------------
+
+title() { printf '\n## %s\n\n' "$1"; say "$(date +%T) $1"; }
+text() { printf '%s\n' "$@"; }
+
+# Runs a benchmark program and shows its command, without the places of this
+# machine.
+shown() {
+	local name=$1
+	shift
+	printf '\n`%s %s`\n\n' "$name" \
+		"$(sed "s|$dir|SCRATCH|g; s|$data|DATA|g" <<<"$*")"
+	"$bin/$name" "$@"
+}
+
+# A Markdown row.
+row() { local cell; for cell in "$@"; do printf '| %s ' "$cell"; done; echo "|"; }
+rule() { local i; for ((i = 0; i < $1; i++)); do printf '|---'; done; echo "|"; }
+
+# cell FILE LIST COLUMN: one figure of a table that a program printed.
+cell() {
+	awk -F' *[|] *' -v list="$2" -v name="$3" '
+		$2 == "list" { for (i = 2; i < NF; i++) if ($i == name) c = i }
+		$2 == list { print $c; exit }' "$1"
+}
+
+# calculate EXPRESSION [FORMAT]
+calculate() { awk "BEGIN { printf \"${2:-%.2f}\", $1 }"; }
+
+# target NAME FOUND WANTED CONDITION: the condition as awk has it.
+targets=()
+target() {
+	local met=missed
+	awk "BEGIN { exit !($4) }" && met=met
+	targets+=("$(row "$1" "$2" "$3" "$met")")
+}
+
+median() { printf '%s\n' "$@" | sort -n | awk '{ v[NR] = $1 }
+	END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+# --- machine -----------------------------------------------------------------
+
+package() { dpkg-query -W -f='${Version}' "$1" 2>/dev/null || echo "not there"; }
+
+disk() {
+	local fs source
+	read -r fs source < <(findmnt -no FSTYPE,SOURCE -T "$dir")
+	printf '%s on %s' "$fs" "$(basename "$source")"
+	case $(lsblk -dno ROTA "$source" 2>/dev/null | tr -d ' ') in
+		0) printf ', not rotating' ;;
+		1) printf ', rotating or virtual' ;;
+	esac
+	case $(basename "$source") in vd*) printf ' (virtio)' ;; esac
+}
+
+describe_machine() {
+	local commit
+	commit=$(git -C "$top" rev-parse --short HEAD 2>/dev/null || echo unknown)
+	[ -z "$(git -C "$top" status --porcelain 2>/dev/null)" ] ||
+		commit+=", with changes"
+	echo "# navis on glove100k, $(date -u +%F)"
+	title "Machine and versions"
+	row "" ""
+	rule 2
+	row processor "$(lscpu | sed -n 's/^Model name: *//p'), $(nproc) cores"
+	row memory "$(awk '/MemTotal/ { printf "%.0f GB", $2 / 1e6 }' /proc/meminfo)"
+	row kernel "$(uname -sr)"
+	row disk "$(disk)"
+	row load "$(cut -d' ' -f1-3 /proc/loadavg) at the start"
+	row PostgreSQL "$(package "postgresql-$("$PG_CONFIG" --version |
+		sed 's/[^0-9]*\([0-9]*\).*/\1/')")"
+	row navis "$(sed -n "s/^default_version = '\(.*\)'/\1/p" \
+		"$top/navis.control"), commit $commit"
+	row compiler "$(cc --version | head -n 1)"
+	row liburing "$(package liburing2)"
+	row OpenBLAS "$(package libopenblas0-pthread)"
+	if [ -n "$pgvector" ]; then
+		row pgvector "$(sed -n "s/^default_version = '\(.*\)'/\1/p" \
+			"$pgvector/vector.control"), its own make"
+	fi
+	text "" "Data: glove100k, 100,000 GloVe word vectors of 100 dimensions, not" \
+		"normalised; 1,000 other words as queries; k = 10. Server settings:" \
+		""
+	printf -- '- `%s`\n' "${settings[@]}" "everything else: the defaults"
+	text "" "Command: \`bash bench/measure.sh --data DATA$(
+		[ -z "$pgvector" ] || echo " --pgvector CHECKOUT"
+	) --lists $lists --passes $passes --pairs $pairs$parts\`"
+}
+
+# --- engine and server -------------------------------------------------------
+
+settings=("shared_buffers = 1GB" "max_wal_size = 8GB" "navis.build_threads = 2")
+
+# engine_index METRIC: built once, its directory left in SCRATCH.
+engine_index() {
+	local metric=$1 place=${2:-} name=$1${2:+-random}
+	[ ! -d "$dir/engine-$name" ] || return 0
+	shown engine_bench build "$dir/engine-$name" --base "${glove}_base.fbin" \
+		--metric "$metric" ${place:+--random-placement}
+}
+
+# engine_search METRIC NAME OPTIONS...: prints the table, keeps it in NAME.
+engine_search() {
+	local metric=$1 name=$2 index=$1
+	shift 2
+	if [ "${1:-}" = random ]; then index+=-random; shift; fi
+	shown engine_bench search "$dir/engine-$index" \
+		--base "${glove}_base.fbin" --query "${glove}_query.fbin" \
+		--truth "${glove}_gt_$metric.ibin" --metric "$metric" "$@" |
+		tee "$dir/$name"
+}
+
+ask() { psql -XAtq -v ON_ERROR_STOP=1 "$@"; }
+operator() { if [ "$1" = l2 ]; then echo "<->"; else echo "<=>"; fi; }
+
+server_up() {
+	[ -z "${PGHOST:-}" ] || return 0
+	say "$(date +%T) building and starting a server"
+	build_in "$dir" >&2
+	start_server "$dir" "${settings[@]}"
+	ask -c "CREATE EXTENSION navis"
+}
+
+# load_rows TABLE [OPTIONS]
+load_rows() {
+	local table=$1
+	shift
+	[ "$(ask -c "SELECT to_regclass('$table') IS NULL")" = f ] ||
+		"$bin/sql_bench" load "$table" --base "${glove}_base.fbin" "$@"
+}
+
+sql_index() {
+	local metric=$1 sql
+	server_up
+	load_rows glove
+	[ "$(ask -c "SELECT to_regclass('glove_$metric') IS NULL")" = t ] || return 0
+	sql="CREATE INDEX glove_$metric ON glove USING navis (v real_${metric}_ops)"
+	text "" "\`$sql\`: $(create_seconds "$sql") s."
+}
+
+# sql_search METRIC NAME OPTIONS...
+sql_search() {
+	local metric=$1 name=$2
+	shift 2
+	shown sql_bench search glove --query "${glove}_query.fbin" \
+		--truth "${glove}_gt_$metric.ibin" --operator "$(operator "$metric")" \
+		--index "glove_$metric" "$@" | tee "$dir/$name"
+}
+
+# create_seconds SQL [SET...]: by the server's clock.
+create_seconds() {
+	local sql=$1 setting
+	shift
+	{
+		for setting in "$@"; do echo "SET $setting;"; done
+		cat <<-SQL
+			CHECKPOINT;
+			SELECT clock_timestamp() AS begun \gset
+			$sql;
+			SELECT round(extract(epoch FROM clock_timestamp() - :'begun'), 2);
+		SQL
+	} | ask
+}
+
+worker_pid() {
+	ask -c "SELECT pid FROM pg_stat_activity WHERE backend_type = 'navis worker'"
+}
+
+# --- parts -------------------------------------------------------------------
+
+# The first recall of at least 0.99 from list size 100 on, and the deepest fall
+# on the way there.
+recall_way() {
+	awk -F' *[|] *' '
+		$2 ~ /^[0-9]+$/ && $2 >= 100 && !reached {
+			if ($3 > best) best = $3
+			if (best - $3 > fall) fall = best - $3
+			if ($3 >= 0.99) { reached = $2; value = $3 }
+		}
+		END { printf "%d %.4f %.4f\n", reached, reached ? value : best, fall }' \
+		"$1"
+}
+
+part_curve() {
+	local metric at recall value fall
+	title "Curve: the engine alone"
+	text "W = 4, CASR percentile 99, cache 256 MB, figures after the warm-up of" \
+		"each bucket with base rows as queries. QPS and latency as the client" \
+		"sees them; the clients share the cores with the engine. Bytes are read" \
+		"from disk by one query, vectors are compared exactly, w is the rerank" \
+		"window; /proc bytes is read_bytes of the process."
+	for metric in l2 cosine; do
+		printf '\n### Engine, %s\n' $metric
+		engine_index $metric
+		engine_search $metric engine_$metric --sweep "$lists" --clients 1,2 \
+			--passes "$passes"
+	done
+	title "Curve: through SQL"
+	text "\`SELECT id FROM glove ORDER BY v <-> \$1 LIMIT 10\`, prepared. After" \
+		"every query of the pass that recall and work are taken from," \
+		"navis_last_scan() must say that the graph answered: mode graph, hops" \
+		"and edge pages above zero. /proc bytes is read_bytes of the worker."
+	for metric in l2 cosine; do
+		printf '\n### SQL, %s\n' $metric
+		sql_index $metric
+		sql_search $metric sql_$metric --sweep "$lists" --clients 1,2 \
+			--passes "$passes" --engine-pid "$(worker_pid)"
+		recall=$(cell "$dir/sql_$metric" 100 recall)
+		[ -z "$recall" ] ||
+			target "recall@10 at search_list_size 100, $metric" "$recall" \
+				">= 0.97" "$recall >= 0.97"
+		read -r at value fall < <(recall_way "$dir/sql_$metric")
+		target "recall@10 >= 0.99 at list size <= 400, $metric" \
+			"$value at $at" "400 or less" "$at > 0 && $at <= 400"
+		target "deepest fall of recall on the way there, $metric" "$fall" \
+			"<= 0.002" "$fall <= 0.002"
+	done
+	calibration
+}
+
+calibration() {
+	local metric
+	printf '\n### Calibrated buckets\n\n'
+	text "A search uses the window of the first bucket whose bounds are not below" \
+		"its LIMIT and list size; above list size 800 or LIMIT 500 every explored" \
+		"vector is loaded." ""
+	row metric "LIMIT up to" "list size up to" observed w90 w99 w100
+	rule 7
+	for metric in l2 cosine; do
+		ask -F ' | ' -c "SELECT '| $metric', limit_bound, list_size_bound,
+			observed, window_p90, window_p99, window_p100 || ' |'
+			FROM navis_index_calibration('glove_$metric') WHERE ready
+			ORDER BY 2, 3"
+	done
+}
+
+part_casr() {
+	local metric name option loss share all
+	title "CASR: vectors loaded, list size 100"
+	for metric in l2 cosine; do
+		printf '\n### CASR, %s\n' $metric
+		engine_index $metric
+		for option in --load-all "--percentile 90" "--percentile 99" \
+			"--percentile 100"; do
+			name=casr_${metric}_${option//[^0-9a-z]/}
+			engine_search $metric "$name" --sweep 100 --passes 1 $option \
+				>/dev/null
+		done
+		text ""
+		row window w recall@10 explored "vectors loaded" "loaded of explored" \
+			"recall against loading all"
+		rule 7
+		all=$(cell "$dir/casr_${metric}_loadall" 100 recall)
+		for name in loadall percentile90 percentile99 percentile100; do
+			local file=$dir/casr_${metric}_$name r v e
+			r=$(cell "$file" 100 recall)
+			e=$(cell "$file" 100 explored)
+			v=$(cell "$file" 100 vectors)
+			share=$(calculate "$v / $e" %.3f)
+			loss=$(calculate "$all - $r" %.4f)
+			row "${name/percentile/percentile }" "$(cell "$file" 100 w)" "$r" \
+				"$e" "$v" "$share" "$(calculate "-($loss)" %+.4f)"
+			[ $name = percentile99 ] || continue
+			target "vectors loaded of explored at list size 100, $metric" \
+				"$v of $e: $share" "< 0.5" "$share < 0.5"
+			target "recall lost against loading all, $metric" "$loss" \
+				"<= 0.005" "$loss <= 0.005"
+		done
+	done
+}
+
+part_pages() {
+	local metric list
+	title "Edge pages: placement and entrance graph"
+	text "Edge pages a query looks at, cached or not; engine alone." \
+		"Random placement: the same build, lists put into pages in random order." \
+		"Medoid: the same index, searches start at one fixed vertex."
+	for metric in l2 cosine; do
+		engine_index $metric
+		engine_index $metric random
+		engine_search $metric pages_$metric --sweep 40,100 >/dev/null
+		engine_search $metric pages_${metric}_medoid --sweep 40,100 \
+			--from-medoid >/dev/null
+		engine_search $metric pages_${metric}_random random --sweep 40,100 \
+			>/dev/null
+	done
+	text ""
+	row metric list "random placement" placed "random / placed" \
+		"placed, from the medoid" "medoid / entrance" "hops" "hops, medoid" \
+		"recall" "recall, medoid"
+	rule 11
+	for metric in l2 cosine; do
+		for list in 40 100; do
+			local f=$dir/pages_$metric p r m
+			p=$(cell "$f" $list "edge pages")
+			r=$(cell "${f}_random" $list "edge pages")
+			m=$(cell "${f}_medoid" $list "edge pages")
+			row $metric $list "$r" "$p" "$(calculate "$r / $p")" "$m" \
+				"$(calculate "$m / $p")" "$(cell "$f" $list hops)" \
+				"$(cell "${f}_medoid" $list hops)" \
+				"$(cell "$f" $list recall)" "$(cell "${f}_medoid" $list recall)"
+			target "edge pages, random / placed, $metric, list $list" \
+				"$(calculate "$r / $p")" "> 1, measurably" "$r / $p > 1.05"
+			target "edge pages, medoid / entrance, $metric, list $list" \
+				"$(calculate "$m / $p" %.3f)" "> 1, measurably" "$m / $p > 1.01"
+		done
+	done
+}
+
+# KB of a field of the worker's /proc status.
+worker_memory() { as_root sed -n "s/^$1:[^0-9]*\([0-9]*\) kB/\1/p" "/proc/$(worker_pid)/status"; }
+
+# search_itself TABLE: a thousand of its rows as queries; prints how the last
+# scan was answered.
+search_itself() {
+	ask <<-SQL
+		SET enable_seqscan = off;
+		SELECT count(*) FROM (SELECT v FROM $1 LIMIT 1000) q,
+			LATERAL (SELECT id FROM $1 ORDER BY v <-> q.v LIMIT 10) n \g /dev/null
+		SELECT mode FROM navis_last_scan() WHERE hops > 0 AND edge_pages > 0;
+	SQL
+}
+
+# resident TABLE INDEX: restarts the server, so that nothing but this index is
+# open, searches, leaves the figures in the variables named below.
+resident() {
+	local tries=0
+	restart_server "$dir"
+	until [ "$(search_itself "$1")" = graph ]; do
+		tries=$((tries + 1))
+		[ $tries -lt 50 ] || { say "$1: the graph does not answer"; exit 1; }
+		sleep 0.2
+	done
+	search_itself "$1" >/dev/null
+	rss=$(worker_memory VmRSS)
+	anon=$(worker_memory RssAnon)
+	IFS='|' read -r rows per_vector vector_mb edge_mb cached < <(ask -c "
+		SELECT vertices, memory_per_vector, round(vector_bytes / 1e6, 1),
+			round(edge_bytes / 1e6, 1), cache_bytes
+			FROM navis_index_info('$2')")
+	held=$(calculate "$rows * $per_vector / 1024" %.0f)
+}
+
+part_nocache() {
+	local metric list bytes proc deviation base_rss base_anon table first=yes
+	local rss anon rows per_vector vector_mb edge_mb cached held previous= slope
+	title "Without a cache: bytes and memory"
+	sql_index l2
+	sql_index cosine
+	ask -c "ALTER SYSTEM SET navis.cache_size = 0"
+	restart_server "$dir"
+	for metric in l2 cosine; do
+		printf '\n### navis.cache_size = 0, %s\n' $metric
+		"$bin/sql_bench" search glove --query "${glove}_query.fbin" \
+			--truth "${glove}_gt_$metric.ibin" --index "glove_$metric" \
+			--operator "$(operator $metric)" >/dev/null # opens the index
+		sql_search $metric nocache_$metric --sweep 20,40,100,200,400 \
+			--clients 1,2 --engine-pid "$(worker_pid)"
+		for list in 20 100 400; do
+			bytes=$(cell "$dir/nocache_$metric" $list bytes)
+			proc=$(cell "$dir/nocache_$metric" $list "/proc bytes")
+			deviation=$(calculate "100 * ($bytes / $proc - 1)" %+.2f)
+			target "bytes a query by statistics and /proc, $metric, list $list" \
+				"$bytes and $proc: $deviation %" "within 5 %" \
+				"$deviation < 5 && $deviation > -5"
+		done
+	done
+
+	printf '\n### Resident memory of the worker\n\n'
+	text "navis.cache_size = 0. For each line the server was restarted, one index" \
+		"opened and searched 2,000 times. Held is the printed memory a vector" \
+		"times rows. The fixed part is what is resident with an index of 2,000" \
+		"rows, less what that index holds. 400 dimensions: the same vectors" \
+		"four times in a row. RssShmem belongs to PostgreSQL's shared memory." ""
+	load_rows small --rows 2000
+	load_rows half --rows 50000
+	ask <<-SQL
+		CREATE TABLE wide AS
+			SELECT id, v || v || v || v AS v FROM half ORDER BY id;
+		CREATE INDEX small_l2 ON small USING navis (v);
+		CREATE INDEX half_l2 ON half USING navis (v);
+		CREATE INDEX wide_l2 ON wide USING navis (v);
+		VACUUM ANALYZE wide;
+	SQL
+	row index rows "vector file MB" "edge file MB" "printed B a vector" \
+		"held KB" "VmRSS KB" "RssAnon KB" "fixed + held KB" "RssAnon of it"
+	rule 10
+	for table in small half glove wide; do
+		resident $table ${table}_l2
+		if [ $first = yes ]; then
+			base_anon=$((anon - held))
+			base_rss=$((rss - held))
+			first=no
+		fi
+		row "$table" "$rows" "$vector_mb" "$edge_mb" "$per_vector" "$held" \
+			"$rss" "$anon" "$((base_anon + held))" \
+			"$(calculate "$anon / ($base_anon + $held)" %.3f)"
+		[ "$cached" = 0 ] || { say "the cache holds $cached bytes"; exit 1; }
+		if [ $table = half ]; then previous=$anon; fi
+		if [ $table = glove ]; then
+			slope=$(calculate "($anon - $previous) * 1024 / 50000" %.1f)
+		fi
+		[ $table = small ] ||
+			target "resident memory, $table" "RssAnon $anon KB" \
+				"<= fixed $base_anon + held $held KB" \
+				"$anon <= $base_anon + $held"
+	done
+	text "" "From 50,000 to 100,000 rows resident memory grows by $slope bytes a row."
+	target "resident memory that a row adds" "$slope B" \
+		"about the printed $(ask -c "SELECT memory_per_vector
+			FROM navis_index_info('glove_l2')") B" \
+		"$slope < 1.1 * $(ask -c "SELECT memory_per_vector
+			FROM navis_index_info('glove_l2')")"
+	ask -c "ALTER SYSTEM RESET navis.cache_size"
+	restart_server "$dir"
+}
+
+# build_pair NAME NAVIS_OPTIONS HNSW_OPTIONS LIMIT: one after the other, again
+# and again; then recall of the last of each.
+build_pair() {
+	local name=$1 navis=$2 hnsw=$3 limit=$4 i n h ratio
+	local navis_seconds=() hnsw_seconds=()
+	for ((i = 1; i <= pairs; i++)); do
+		ask -c "DROP INDEX IF EXISTS ours, theirs"
+		navis_seconds+=("$(create_seconds \
+			"CREATE INDEX ours ON build_real USING navis (v) $navis" \
+			"navis.build_threads = 2")")
+		hnsw_seconds+=("$(create_seconds \
+			"CREATE INDEX theirs ON build_vector USING hnsw (v vector_l2_ops) $hnsw" \
+			"maintenance_work_mem = '4GB'" \
+			"max_parallel_maintenance_workers = 1" \
+			"client_min_messages = debug1" 2>>"$dir/hnsw.log")")
+		say "$(date +%T) $name: navis ${navis_seconds[-1]} s, hnsw ${hnsw_seconds[-1]} s"
+	done
+	n=$(median "${navis_seconds[@]}")
+	h=$(median "${hnsw_seconds[@]}")
+	ratio=$(calculate "$n / $h" %.3f)
+	printf '\n### %s\n\n' "$name"
+	row "" seconds median "size MB"
+	rule 4
+	row "navis ${navis:-WITH defaults}" "${navis_seconds[*]}" "$n" "$(ask -c "
+		SELECT round((edge_bytes + vector_bytes + state_bytes +
+			pg_relation_size('ours')) / 1e6) FROM navis_index_info('ours')")"
+	row "pgvector hnsw $hnsw" "${hnsw_seconds[*]}" "$h" \
+		"$(ask -c "SELECT round(pg_relation_size('theirs') / 1e6)")"
+	text "" "navis / pgvector: **$ratio**"
+	target "build time, navis / pgvector, $name" "$n s / $h s = $ratio" \
+		"<= $limit" "$ratio <= $limit"
+	build_recall
+}
+
+build_recall() {
+	local common=(--query "${glove}_query.fbin" --truth "${glove}_gt_l2.ibin"
+		--clients 1,2 --passes 1)
+	shown sql_bench search build_real --index ours "${common[@]}" \
+		--sweep 40,100,200,400
+	shown sql_bench search build_vector --type vector --index theirs \
+		"${common[@]}" --setting hnsw.ef_search --sweep 40,100,200,400
+}
+
+part_build() {
+	title "Build beside pgvector's HNSW"
+	if [ -z "$pgvector" ]; then
+		text "Left out: this part needs the sources of pgvector, --pgvector DIR."
+		return 0
+	fi
+	server_up
+	mkdir -p "$dir/pgvector"
+	(cd "$pgvector" && tar cf - --exclude=./.git .) | tar xf - -C "$dir/pgvector"
+	make -C "$dir/pgvector" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" >&2
+	as_root make -C "$dir/pgvector" -s install PG_CONFIG="$PG_CONFIG" >/dev/null
+	ask -c "CREATE EXTENSION vector"
+	load_rows build_real
+	load_rows build_vector --type vector
+	text "L2; the two take turns, seconds by the server's clock around CREATE" \
+		"INDEX. navis: navis.build_threads = 2. pgvector: maintenance_work_mem =" \
+		"4GB (the build stays in memory), max_parallel_maintenance_workers = 1," \
+		"so leader and one worker. Tables: real[] and vector(100)."
+	build_pair "same degree" "" "WITH (m = 48, ef_construction = 200)" 0.5
+	build_pair "small graphs" "WITH (max_degree = 32, build_list_size = 64)" \
+		"WITH (m = 16, ef_construction = 64)" 1.0
+	text "" "Parallel workers that pgvector launched, by its own messages:" \
+		"$(sed -n 's/.*\(using [0-9]* parallel workers\).*/\1/p' \
+			"$dir/hnsw.log" | sort | uniq -c | awk '{ $1 = $1 " builds"; print }')."
+	ask -c "DROP TABLE build_real, build_vector"
+}
+
+part_memory() {
+	local metric
+	title "Memory that an index holds"
+	sql_index l2
+	sql_index cosine
+	for metric in l2 cosine; do search_once $metric; done
+	text "Bytes a vector, after a search, default settings: code, indirection" \
+		"(vertex to slots), element and hash tables, the share of the entrance" \
+		"graph, the rest; and the cache, which all indexes of the server share." ""
+	row index rows code map elements entrance other "**sum**" "cache MB" \
+		"of at most MB" "cache B a vector" "vector itself"
+	rule 12
+	ask -F ' | ' <<-SQL
+		SELECT '| ' || c.relname, vertices,
+			round(memory_codes::numeric / vertices, 1) || ' (pq_bytes ' ||
+				pq_bytes || ')',
+			round(memory_map::numeric / vertices, 1),
+			round(memory_elements::numeric / vertices, 1),
+			round(memory_entrance::numeric / vertices, 1),
+			round(memory_other::numeric / vertices, 1),
+			'**' || round(memory_per_vector::numeric, 1) || '**',
+			round(cache_bytes / 1e6, 1), round(cache_limit / 1e6, 1),
+			round(cache_bytes::numeric / vertices, 1),
+			dimensions * 4 || ' |'
+		FROM pg_class c, navis_index_info(c.oid)
+		WHERE c.relname IN ('glove_l2', 'glove_cosine') ORDER BY 1 DESC
+	SQL
+}
+
+search_once() {
+	ask >/dev/null <<-SQL
+		SELECT id FROM glove ORDER BY v $(operator "$1")
+			(SELECT v FROM glove LIMIT 1) LIMIT 10
+	SQL
+}
+
+# --- all of it ---------------------------------------------------------------
+
+need_server
+install_packages libpq-dev
+dir=$(scratch_dir measure)
+bin=$dir/bin
+make -C "$top/bench" -s BUILD="$bin" PG_CONFIG="$PG_CONFIG" >&2
+describe_machine
+for part in $parts; do part_$part; done
+title "Must reach"
+row what found wanted ""
+rule 4
+printf '%s\n' "${targets[@]}"
