@@ -245,6 +245,8 @@ build_store(const char *dir, uint32_t dim, uint32_t code_stride,
 		make_bytes(v, 2, codes + (size_t) v * code_stride, code_stride);
 	}
 	make_graph(&graph);
+	/* As a build does: only training, later, tells how long codes are. */
+	params.code_stride = 0;
 	ok(nv_store_create(dir, &params, cache, &store, &why));
 	/* In parts of uneven size, as a build gives them. */
 	for (uint32_t v = 0, n; v < VERTICES; v += n)
@@ -254,7 +256,10 @@ build_store(const char *dir, uint32_t dim, uint32_t code_stride,
 								 hashes + v, n, &why));
 	}
 	if (code_stride > 0)
+	{
+		ok(nv_store_set_code_stride(store, code_stride, &why));
 		ok(nv_store_bulk_codes(store, codes, &why));
+	}
 	ok(nv_store_bulk_edges(store, &graph, page, scatter(&graph, page), NULL,
 						   NULL, &why));
 	free_graph(&graph);

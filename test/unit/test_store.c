@@ -244,6 +244,24 @@ test_first_lists(void **state)
 	nv_store_close(store);
 }
 
+/* The size of codes is said once, and within bounds. */
+static void
+test_code_stride_set_late(void **state)
+{
+	nv_store_params params = test_params(3, 0);
+	nv_store *store = NULL;
+	nv_error err;
+
+	ok(nv_store_create(dir, &params, NULL, &store, &why));
+	assert_int_equal(nv_store_set_code_stride(store, 6, &err), NV_EINVAL);
+	assert_int_equal(
+		nv_store_set_code_stride(store, NV_PQ_MAX_BYTES + 4, &err), NV_EINVAL);
+	ok(nv_store_set_code_stride(store, 8, &why));
+	assert_int_equal(nv_store_set_code_stride(store, 8, &err), NV_EINVAL);
+	assert_int_equal(nv_store_get_params(store)->code_stride, 8);
+	nv_store_close(store);
+}
+
 static bool
 cancel_at_once(void *arg)
 {
@@ -1349,6 +1367,7 @@ main(void)
 		with_files(test_build_reopen),
 		with_files(test_empty_lists),
 		with_files(test_no_vertices),
+		with_files(test_code_stride_set_late),
 		with_files(test_first_lists),
 		with_files(test_bulk_cancelled),
 		with_files(test_bad_arguments),
