@@ -73,6 +73,8 @@ dir=
 cleanup() {
 	local status=$?
 	trap - EXIT
+	trap '' PIPE # whoever reads us may be gone; clean up all the same
+	set +e
 	if [ -n "$dir" ]; then
 		if [ $status != 0 ] && [ -f "$dir/server.log" ]; then
 			as_root tail -n 20 "$dir/server.log" >&2
@@ -135,15 +137,15 @@ median() { printf '%s\n' "$@" | sort -n | awk '{ v[NR] = $1 }
 
 package() { dpkg-query -W -f='${Version}' "$1" 2>/dev/null || echo "not there"; }
 
-disk() {
+disk() { # of the scratch directory
 	local fs source
 	read -r fs source < <(findmnt -no FSTYPE,SOURCE -T "$dir")
 	printf '%s on %s' "$fs" "$(basename "$source")"
-	case $(lsblk -dno ROTA "$source" 2>/dev/null | tr -d ' ') in
-		0) printf ', not rotating' ;;
-		1) printf ', rotating or virtual' ;;
+	case $(basename "$source") in
+		vd*) printf ' (virtio, a virtual disk)' ;;
+		*) [ "$(lsblk -dno ROTA "$source" 2>/dev/null | tr -d ' ')" = 1 ] &&
+			printf ', rotating' ;;
 	esac
-	case $(basename "$source") in vd*) printf ' (virtio)' ;; esac
 }
 
 describe_machine() {
@@ -156,7 +158,7 @@ describe_machine() {
 	row "" ""
 	rule 2
 	row processor "$(lscpu | sed -n 's/^Model name: *//p'), $(nproc) cores"
-	row memory "$(awk '/MemTotal/ { printf "%.0f GB", $2 / 1e6 }' /proc/meminfo)"
+	row memory "$(awk '/MemTotal/ { printf "%.1f GiB", $2 / 1048576 }' /proc/meminfo)"
 	row kernel "$(uname -sr)"
 	row disk "$(disk)"
 	row load "$(cut -d' ' -f1-3 /proc/loadavg) at the start"
@@ -255,8 +257,20 @@ create_seconds() {
 	} | ask
 }
 
+# The worker is connected to no database, so pg_stat_activity lacks it.
 worker_pid() {
-	ask -c "SELECT pid FROM pg_stat_activity WHERE backend_type = 'navis worker'"
+	local postmaster status pid
+	postmaster=$(as_root head -n 1 "$dir/data/postmaster.pid")
+	for status in $(grep -ls "^PPid:[[:space:]]*$postmaster\$" \
+		/proc/[0-9]*/status); do
+		pid=$(basename "$(dirname "$status")")
+		if tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q 'navis worker'; then
+			echo "$pid"
+			return
+		fi
+	done
+	say "the worker's process is not found"
+	return 1
 }
 
 # --- parts -------------------------------------------------------------------
@@ -275,7 +289,7 @@ recall_way() {
 }
 
 part_curve() {
-	local metric at recall value fall
+	local metric at recall value fall pid
 	title "Curve: the engine alone"
 	text "W = 4, CASR percentile 99, cache 256 MB, figures after the warm-up of" \
 		"each bucket with base rows as queries. QPS and latency as the client" \
@@ -296,8 +310,9 @@ part_curve() {
 	for metric in l2 cosine; do
 		printf '\n### SQL, %s\n' $metric
 		sql_index $metric
+		pid=$(worker_pid)
 		sql_search $metric sql_$metric --sweep "$lists" --clients 1,2 \
-			--passes "$passes" --engine-pid "$(worker_pid)"
+			--passes "$passes" --engine-pid "$pid"
 		recall=$(cell "$dir/sql_$metric" 100 recall)
 		[ -z "$recall" ] ||
 			target "recall@10 at search_list_size 100, $metric" "$recall" \
@@ -401,7 +416,10 @@ part_pages() {
 }
 
 # KB of a field of the worker's /proc status.
-worker_memory() { as_root sed -n "s/^$1:[^0-9]*\([0-9]*\) kB/\1/p" "/proc/$(worker_pid)/status"; }
+worker_memory() {
+	as_root sed -n "s/^$1:[^0-9]*\([0-9]*\) kB/\1/p" \
+		"/proc/$(worker_pid)/status"
+}
 
 # search_itself TABLE: a thousand of its rows as queries; prints how the last
 # scan was answered.
@@ -435,7 +453,7 @@ resident() {
 }
 
 part_nocache() {
-	local metric list bytes proc deviation base_rss base_anon table first=yes
+	local metric list bytes proc deviation base_anon table first=yes pid
 	local rss anon rows per_vector vector_mb edge_mb cached held previous= slope
 	title "Without a cache: bytes and memory"
 	sql_index l2
@@ -447,8 +465,9 @@ part_nocache() {
 		"$bin/sql_bench" search glove --query "${glove}_query.fbin" \
 			--truth "${glove}_gt_$metric.ibin" --index "glove_$metric" \
 			--operator "$(operator $metric)" >/dev/null # opens the index
+		pid=$(worker_pid)
 		sql_search $metric nocache_$metric --sweep 20,40,100,200,400 \
-			--clients 1,2 --engine-pid "$(worker_pid)"
+			--clients 1,2 --passes 1 --engine-pid "$pid"
 		for list in 20 100 400; do
 			bytes=$(cell "$dir/nocache_$metric" $list bytes)
 			proc=$(cell "$dir/nocache_$metric" $list "/proc bytes")
@@ -482,7 +501,6 @@ part_nocache() {
 		resident $table ${table}_l2
 		if [ $first = yes ]; then
 			base_anon=$((anon - held))
-			base_rss=$((rss - held))
 			first=no
 		fi
 		row "$table" "$rows" "$vector_mb" "$edge_mb" "$per_vector" "$held" \

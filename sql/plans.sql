@@ -59,6 +59,20 @@ SET enable_hashjoin = off;
 SET enable_nestloop = off;
 EXPLAIN (COSTS OFF) SELECT a.id FROM pla a JOIN pla b
   ON a.v <-> '{1,2,3,4,5,6,7,8}' = b.v <-> '{1,2,3,4,5,6,7,8}' ORDER BY a.v <-> '{1,2,3,4,5,6,7,8}' LIMIT 5;
+CREATE TEMP TABLE pla_q AS SELECT id, v FROM pla LIMIT 3;
+-- ... nor above a sub-select that is in the order of the distance
+EXPLAIN (COSTS OFF) SELECT DISTINCT d
+  FROM (SELECT v <-> '{1,2,3,4,5,6,7,8}' AS d FROM pla ORDER BY d OFFSET 0) s;
+EXPLAIN (COSTS OFF) SELECT min(v <-> '{1,2,3,4,5,6,7,8}') FROM pla;
+-- one that only hands rows on, or has a LIMIT of its own, may use the index
+EXPLAIN (COSTS OFF) SELECT id
+  FROM (SELECT id FROM pla ORDER BY v <-> '{1,2,3,4,5,6,7,8}') s LIMIT 5;
+EXPLAIN (COSTS OFF) SELECT count(*)
+  FROM (SELECT id FROM pla ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 5) s;
+EXPLAIN (COSTS OFF) SELECT t.id, s.id, s.d FROM pla_q t,
+  LATERAL (SELECT id, v <-> t.v AS d FROM pla ORDER BY v <-> t.v LIMIT 5) s;
+EXPLAIN (COSTS OFF) SELECT DISTINCT d FROM pla_q t,
+  LATERAL (SELECT id, v <-> t.v AS d FROM pla ORDER BY v <-> t.v LIMIT 5) s;
 -- what these give is right
 SELECT count(*), sum(c) FROM (SELECT v <-> '{1,2,3,4,5,6,7,8}' AS d, count(*) AS c FROM pla GROUP BY d) s;
 SELECT count(*), count(DISTINCT d) FROM (SELECT DISTINCT v <-> '{1,2,3,4,5,6,7,8}' AS d FROM pla) s;

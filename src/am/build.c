@@ -318,13 +318,20 @@ check_dead_vector(NavisBuild *build, Datum value)
 	}
 	PG_CATCH();
 	{
-		int code = geterrcode();
+		ErrorData *error;
 
-		if (ERRCODE_TO_CATEGORY(code) == ERRCODE_OPERATOR_INTERVENTION)
-			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
 		FlushErrorState();
+		/* Also before a rethrow: the session's own abort ends one level only.
+		 */
 		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) ==
+			ERRCODE_OPERATOR_INTERVENTION)
+			ReThrowError(error);
+		FreeErrorData(error);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);

@@ -12,10 +12,14 @@
 
 #include <math.h>
 
+#include "catalog/pg_type.h"
+#include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/paths.h"
+#include "optimizer/tlist.h"
+#include "parser/parsetree.h"
 #include "utils/float.h"
 
 #include "client.h"
@@ -55,6 +59,121 @@ is_equated(const EquivalenceClass *class)
 	return own > 1 || class->ec_sources != NIL;
 }
 
+/*
+ * Could this expression of a query be the distance that a sub-select is ordered
+ * by?  Which sub-select is being planned cannot be told from here.
+ */
+static bool
+may_be_distance(const Query *query, Node *node)
+{
+	Var *var = (Var *) node;
+
+	return node != NULL && IsA(node, Var) && var->vartype == FLOAT8OID &&
+		   var->varlevelsup == 0 && !IS_SPECIAL_VARNO(var->varno) &&
+		   rt_fetch(var->varno, query->rtable)->rtekind == RTE_SUBQUERY;
+}
+
+static bool
+key_may_be_distance(const Query *query, List *clauses)
+{
+	ListCell *cell;
+
+	foreach (cell, clauses)
+		if (may_be_distance(query, get_sortgroupclause_expr(lfirst(cell),
+															query->targetList)))
+			return true;
+	return false;
+}
+
+static bool
+window_may_use_distance(const Query *query)
+{
+	ListCell *cell;
+
+	foreach (cell, query->windowClause)
+	{
+		WindowClause *window = lfirst_node(WindowClause, cell);
+
+		if (key_may_be_distance(query, window->partitionClause) ||
+			key_may_be_distance(query, window->orderClause))
+			return true;
+	}
+	return false;
+}
+
+/* From 16 on, aggregates that sort their input may take it as sorted. */
+static bool
+has_ordered_aggregate(Node *node, void *context)
+{
+	if (node == NULL || PG_VERSION_NUM < 160000)
+		return false;
+	if (IsA(node, Aggref) && (((Aggref *) node)->aggorder != NIL ||
+							  ((Aggref *) node)->aggdistinct != NIL))
+		return true;
+	return expression_tree_walker(node, has_ordered_aggregate, context);
+}
+
+/* Joins on a distance: a merge join would want both sides in its order. */
+static bool
+join_may_use_distance(const PlannerInfo *root)
+{
+	ListCell *cell, *member;
+
+	foreach (cell, root->eq_classes)
+	{
+		EquivalenceClass *class = lfirst(cell);
+
+		if (list_length(class->ec_members) < 2)
+			continue;
+		foreach (member, class->ec_members)
+			if (may_be_distance(
+					root->parse,
+					(Node *) lfirst_node(EquivalenceMember, member)->em_expr))
+				return true;
+	}
+	return false;
+}
+
+/*
+ * The order of a sub-select is taken over by the queries around it, if the
+ * distance is among its columns.
+ */
+static bool
+order_leaves_query(const PlannerInfo *root)
+{
+	const Query *query = root->parse;
+
+	if (get_sortgroupclause_tle(linitial(query->sortClause), query->targetList)
+			->resjunk)
+		return false;
+	for (root = root->parent_root; root != NULL; root = root->parent_root)
+	{
+		query = root->parse;
+		if (query->setOperations != NULL ||
+			key_may_be_distance(query, query->groupClause) ||
+			key_may_be_distance(query, query->distinctClause) ||
+			window_may_use_distance(query) || join_may_use_distance(root) ||
+			has_ordered_aggregate((Node *) query->targetList, NULL) ||
+			has_ordered_aggregate(query->havingQual, NULL))
+			return true;
+	}
+	return false;
+}
+
+/* min(distance) as the planner rewrites it: ORDER BY distance LIMIT 1. */
+static bool
+is_min_or_max(PlannerInfo *root)
+{
+	TargetEntry *target;
+
+	if (root->parent_root == NULL || !root->parent_root->parse->hasAggs ||
+		list_length(root->parse->targetList) != 1)
+		return false;
+	target = linitial_node(TargetEntry, root->parse->targetList);
+	return target->resname != NULL &&
+		   strcmp(target->resname, "agg_target") == 0;
+}
+
 /* True when nothing but the order of the answer depends on our order. */
 static bool
 only_orders(PlannerInfo *root, IndexPath *path)
@@ -66,6 +185,8 @@ only_orders(PlannerInfo *root, IndexPath *path)
 	if (root->parse->groupClause != NIL || root->parse->distinctClause != NIL ||
 		root->parse->groupingSets != NIL || root->window_pathkeys != NIL ||
 		root->sort_pathkeys == NIL)
+		return false;
+	if (order_leaves_query(root) || is_min_or_max(root))
 		return false;
 	key = linitial_node(PathKey, path->path.pathkeys);
 	if (linitial_node(PathKey, root->sort_pathkeys) != key)

@@ -108,14 +108,16 @@ open_guarded(NavisSlice *slice, const nv_key *key)
 	{
 		ErrorData *error;
 
-		if (is_about_session(geterrcode()))
-			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
+		/* Also before a rethrow: the session's own abort ends one level only.
+		 */
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
+		if (is_about_session(error->sqlerrcode))
+			ReThrowError(error);
 		log_failed_opening(slice->index, error);
 		navis_opening_failed(slice, key);
 		FreeErrorData(error);

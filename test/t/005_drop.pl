@@ -158,7 +158,11 @@ sub interrupt_build
 	return;
 }
 
-interrupt_build('pg_cancel_backend', 'scanning table', 'cancel', $slow);
+$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION slowly(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE AS
+  'BEGIN PERFORM pg_sleep(0.001); RETURN v; END';
+SQL
+interrupt_build('pg_cancel_backend', 'scanning table', 'cancel', $slow =~ s/\(v\)/(slowly(v))/r);
 interrupt_build('pg_cancel_backend', 'training codes', 'cancel', $slow);
 interrupt_build('pg_cancel_backend', 'linking graph', 'cancel', $slow);
 check_directory('cancelled', 1);

@@ -17,7 +17,7 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(new_node load_words make_helpers query_words wait_until wait_ready
   answers complete_scan table_rows sidecars sidecar_of worker_pid wait_worker
-  kill9_all kill9_postmaster log_lines session gone);
+  kill9_all kill9_postmaster log_lines session gone vacuum);
 
 my $words = realpath(dirname(__FILE__) . '/../..') . '/bench/data/words.tsv.gz';
 
@@ -196,6 +196,19 @@ sub table_rows
 	my ($node, $table, $q, $db) = @_;
 
 	return $node->safe_psql($db // 'postgres', "SELECT * FROM nt_scan('$table', $q, false)");
+}
+
+# VACUUM until it has removed every dead row: a helper's transaction, a second at
+# most, may hold it back.  True if the index then has as many rows as the table.
+sub vacuum
+{
+	my ($node, $table, $index, $db) = @_;
+
+	return wait_until(sub {
+		$node->safe_psql($db // 'postgres', "VACUUM (INDEX_CLEANUP on) $table");
+		return $node->safe_psql($db // 'postgres',
+			"SELECT live_rows = (SELECT count(*) FROM $table) FROM navis_index_info('$index')") eq 't';
+	}, 30);
 }
 
 # Directories of sidecars, as "database/identity"; in scalar context, how many.
