@@ -71,6 +71,8 @@ EXPLAIN (COSTS OFF) SELECT count(*)
   FROM (SELECT id FROM pla ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 5) s;
 EXPLAIN (COSTS OFF) SELECT t.id, s.id, s.d FROM pla_q t,
   LATERAL (SELECT id, v <-> t.v AS d FROM pla ORDER BY v <-> t.v LIMIT 5) s;
+EXPLAIN (COSTS OFF) SELECT t.id FROM pla_q t,
+  LATERAL (SELECT id, v <-> t.v AS d FROM pla ORDER BY v <-> t.v LIMIT 5) s WHERE s.d = 0 AND s.id = t.id;
 EXPLAIN (COSTS OFF) SELECT DISTINCT d FROM pla_q t,
   LATERAL (SELECT id, v <-> t.v AS d FROM pla ORDER BY v <-> t.v LIMIT 5) s;
 -- what these give is right

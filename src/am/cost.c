@@ -123,7 +123,8 @@ join_may_use_distance(const PlannerInfo *root)
 	{
 		EquivalenceClass *class = lfirst(cell);
 
-		if (list_length(class->ec_members) < 2)
+		/* Equal to a constant: nothing is sorted by it. */
+		if (list_length(class->ec_members) < 2 || EC_MUST_BE_REDUNDANT(class))
 			continue;
 		foreach (member, class->ec_members)
 			if (may_be_distance(

@@ -792,6 +792,7 @@ static nv_status
 calibrate_default(run *r, nv_error *err)
 {
 	int bucket = nv_casr_bucket(NV_DEFAULT_K, NV_DEFAULT_LIST);
+	nv_view view = r->body->view;
 	nv_ring *ring;
 	nv_status status;
 
@@ -801,8 +802,11 @@ calibrate_default(run *r, nv_error *err)
 							NV_SEARCH_BUFFER, &ring, err);
 	if (status != NV_OK)
 		return status;
+	/* The vectors are still here; reading them again would take longer. */
+	view.rows = row_of(r->b, 0);
+	view.rows_stride = r->b->stride;
 	atomic_store(&r->body->wanted[bucket], 2);
-	status = nv_calibrate(r->body, bucket, ring, run_cancelled, r,
+	status = nv_calibrate(r->body, &view, bucket, ring, run_cancelled, r,
 						  &r->request->done, err);
 	nv_ring_destroy(ring);
 	return status;

@@ -11,9 +11,20 @@
 #include "engine_internal.h"
 #include "search_run.h"
 
+/* A row of graph space as a query that maps to the same place there. */
+static void
+row_as_query(const nv_view *view, uint32_t vertex, float *query)
+{
+	const float *row = view->rows + vertex * view->rows_stride;
+
+	for (uint32_t d = 0; d < view->gspace.dim; d++)
+		query[d] = row[d] / view->gspace.scale;
+}
+
 /* A live vertex and its stored vector; NV_NO_VERTEX when there is none. */
 static uint32_t
-draw_row(nv_body *body, uint64_t *random, uint8_t *buffer, float *vector)
+draw_row(nv_body *body, const nv_view *view, uint64_t *random, uint8_t *buffer,
+		 float *vector)
 {
 	const nv_store_params *params = nv_store_get_params(body->store);
 
@@ -25,6 +36,11 @@ draw_row(nv_body *body, uint64_t *random, uint8_t *buffer, float *vector)
 
 		if (nv_body_element(body, v, NV_NO_ELEMENT) == NV_NO_ELEMENT)
 			continue;
+		if (view->rows != NULL)
+		{
+			row_as_query(view, v, vector);
+			return v;
+		}
 		nv_store_vector_extent(body->store, v, &offset, &len, &skip);
 		if (nv_file_read(nv_store_vector_file(body->store), buffer, len, offset,
 						 NULL) != NV_OK)
@@ -40,8 +56,8 @@ draw_row(nv_body *body, uint64_t *random, uint8_t *buffer, float *vector)
 
 /* One observation. */
 static nv_status
-observe(nv_body *body, int bucket, nv_search *search, nv_ring *ring,
-		uint32_t self, const float *query, nv_error *err)
+observe(nv_body *body, const nv_view *view, int bucket, nv_search *search,
+		nv_ring *ring, uint32_t self, const float *query, nv_error *err)
 {
 	uint32_t list =
 		nv_widen(nv_casr_bucket_l(bucket), atomic_load(&body->dead_vertices),
@@ -57,8 +73,8 @@ observe(nv_body *body, int bucket, nv_search *search, nv_ring *ring,
 	};
 	nv_status status;
 
-	status = nv_search_start(search, &body->view, &options, query,
-							 nv_ring_arena(ring), err);
+	status = nv_search_start(search, view, &options, query, nv_ring_arena(ring),
+							 err);
 	if (status == NV_OK)
 	{
 		status = nv_search_run(search, ring);
@@ -71,8 +87,9 @@ observe(nv_body *body, int bucket, nv_search *search, nv_ring *ring,
 }
 
 nv_status
-nv_calibrate(nv_body *body, int bucket, nv_ring *ring, nv_cancel_fn cancel,
-			 void *cancel_arg, _Atomic uint64_t *done, nv_error *err)
+nv_calibrate(nv_body *body, const nv_view *view, int bucket, nv_ring *ring,
+			 nv_cancel_fn cancel, void *cancel_arg, _Atomic uint64_t *done,
+			 nv_error *err)
 {
 	const nv_store_params *params = nv_store_get_params(body->store);
 	uint32_t room = nv_store_vector_extent_max(body->store);
@@ -94,13 +111,13 @@ nv_calibrate(nv_body *body, int bucket, nv_ring *ring, nv_cancel_fn cancel,
 			status = nv_fail(err, NV_ECANCELLED, 0, "calibration cancelled");
 			break;
 		}
-		self = draw_row(body, &random, buffer, vector);
+		self = draw_row(body, view, &random, buffer, vector);
 		if (self == NV_NO_VERTEX)
 		{
 			status = nv_fail(err, NV_ENOENT, 0, "no row to calibrate with");
 			break;
 		}
-		status = observe(body, bucket, search, ring, self, vector, err);
+		status = observe(body, view, bucket, search, ring, self, vector, err);
 		if (done != NULL)
 			atomic_fetch_add(done, 1);
 	}
@@ -181,8 +198,8 @@ nv_calibrator_main(void *arg)
 		}
 		atomic_store(&body->wanted[bucket], 2); /* being done, or given up */
 		atomic_store(&body->calibrating, 1);
-		if (nv_calibrate(body, bucket, ring, calibration_stops, body, NULL,
-						 &err) != NV_OK &&
+		if (nv_calibrate(body, &body->view, bucket, ring, calibration_stops,
+						 body, NULL, &err) != NV_OK &&
 			err.status != NV_ECANCELLED)
 			nv_log(NV_LOG_DEBUG, "calibration of \"%s\" gave up: %s", body->dir,
 				   err.detail);

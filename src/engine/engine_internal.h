@@ -283,11 +283,12 @@ extern void nv_cursors_of_index(nv_engine *engine, nv_index *index);
 extern void *nv_calibrator_main(void *arg);
 /*
  * Runs the warm-up of one bucket: base rows as queries, self excluded, all
- * explored vectors loaded.
+ * explored vectors loaded.  view: the body's, or a copy of it with rows.
  */
-extern nv_status nv_calibrate(nv_body *body, int bucket, nv_ring *ring,
-							  nv_cancel_fn cancel, void *cancel_arg,
-							  _Atomic uint64_t *done, nv_error *err);
+extern nv_status nv_calibrate(nv_body *body, const nv_view *view, int bucket,
+							  nv_ring *ring, nv_cancel_fn cancel,
+							  void *cancel_arg, _Atomic uint64_t *done,
+							  nv_error *err);
 
 /* --- engine.c --- */
 

@@ -184,6 +184,19 @@ take_record(nv_rerank *r, const nv_rerank_query *q, uint32_t place)
 	r->busy--;
 }
 
+/* A vector that is in memory. */
+static void
+take_row(nv_explored *e, const nv_rerank_query *q)
+{
+	const nv_view *view = q->view;
+
+	e->exact = nv_l2sq(q->graph_query,
+					   view->rows + nv_rank_id(e->rank) * view->rows_stride,
+					   view->gspace.gdim);
+	e->state = NV_VECTOR_LOADED;
+	q->stats->vectors++;
+}
+
 /* Asks for vectors of the batch as long as there are places. */
 static void
 issue_reads(nv_rerank *r, const nv_rerank_query *q, nv_read *reads, uint32_t *n)
@@ -193,10 +206,12 @@ issue_reads(nv_rerank *r, const nv_rerank_query *q, nv_read *reads, uint32_t *n)
 	while (r->next_issue < r->batch_end)
 	{
 		uint32_t number = r->order[r->next_issue];
-		const nv_explored *e = &r->explored[number];
+		nv_explored *e = &r->explored[number];
 		nv_vector_read *read;
 		nv_read *out = &reads[*n];
 
+		if (e->state == NV_VECTOR_UNREAD && q->view->rows != NULL)
+			take_row(e, q);
 		if (e->state == NV_VECTOR_LOADED)
 		{
 			r->next_issue++;

@@ -46,6 +46,7 @@ typedef struct nv_rerank_query
 {
 	const nv_view *view;
 	const float *query;
+	const float *graph_query; /* in graph space, for view->rows */
 	uint32_t k, window, exclude;
 	uint8_t *buffer; /* NV_SEARCH_VECTOR_BUFFER bytes */
 	uint32_t first_tag;

@@ -638,6 +638,7 @@ rerank_query(nv_search *s)
 	return (nv_rerank_query){
 		.view = s->view,
 		.query = s->query,
+		.graph_query = s->mapped,
 		.k = s->options.k,
 		.window = s->options.window,
 		.exclude = s->options.exclude,

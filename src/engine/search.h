@@ -38,6 +38,13 @@ typedef struct nv_view
 	/* False: deleted; still traversed, never loaded or reported. */
 	bool (*live)(void *arg, uint32_t vertex);
 	void *live_arg;
+	/*
+	 * While a build calibrates: all vectors in graph space, rows_stride floats
+	 * apart.  They are compared there, and nothing is read from the vector
+	 * file.  NULL otherwise.
+	 */
+	const float *rows;
+	size_t rows_stride;
 } nv_view;
 
 typedef struct nv_search_options
