@@ -231,6 +231,14 @@ sql_index() {
 	[ "$(ask -c "SELECT to_regclass('glove_$metric') IS NULL")" = t ] || return 0
 	sql="CREATE INDEX glove_$metric ON glove USING navis (v real_${metric}_ops)"
 	text "" "\`$sql\`: $(create_seconds "$sql") s."
+	reading "glove_$metric"
+}
+
+# reading INDEX: how the engine reads and computes.
+reading() {
+	text "" "Engine: $(ask -F ', ' -c "SELECT io_method, simd || ' kernels',
+		search_threads || ' search threads'
+		FROM navis_index_info('$1')")."
 }
 
 # sql_search METRIC NAME OPTIONS...
@@ -555,6 +563,7 @@ build_pair() {
 	row "pgvector hnsw $hnsw" "${hnsw_seconds[*]}" "$h" \
 		"$(ask -c "SELECT round(pg_relation_size('theirs') / 1e6)")"
 	text "" "navis / pgvector: **$ratio**"
+	reading ours
 	target "build time, navis / pgvector, $name" "$n s / $h s = $ratio" \
 		"<= $limit" "$ratio <= $limit"
 	build_recall

@@ -22,7 +22,6 @@
 #include "parser/parsetree.h"
 #include "utils/float.h"
 
-#include "client.h"
 #include "navis.h"
 #include "settings.h"
 
@@ -212,7 +211,7 @@ navis_costestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 		refuse(path, startup_cost, total_cost);
 		return;
 	}
-	if (navis_engine_status() != NAVIS_ENGINE_RUNNING)
+	if (navis_expect_exact(index->indexoid))
 	{
 		/* The exact scan: journal, every row, a sort, then the first one. */
 		Cost sort = 2.0 * cpu_operator_cost * rows * log2(Max(rows, 2.0));

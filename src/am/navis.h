@@ -204,6 +204,12 @@ extern NavisUse navis_open_index(Relation heap, Relation index,
 								 const NavisMeta *meta, nv_key *key);
 
 /*
+ * For the planner: will a scan probably be the exact one?  By what this session
+ * saw when it opened the index last, for some seconds; asks nobody.
+ */
+extern bool navis_expect_exact(Oid index_oid);
+
+/*
  * A request about the index answered NV_ENOENT or NV_EUNUSABLE: what this
  * process remembers of it is out of date.  Call it, then navis_open_index
  * again; no request is needed for an index remembered as usable.

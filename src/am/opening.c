@@ -27,6 +27,7 @@ typedef struct NavisKnown
 	bool ready;
 	uint64 incarnation; /* of the engine that said so */
 	uint8 identity[16];
+	TimestampTz opened; /* when its opening ended last */
 	TimestampTz wanted; /* when a helper was asked for */
 } NavisKnown;
 
@@ -60,6 +61,20 @@ void
 navis_open_forget(Oid index_oid)
 {
 	known_index(index_oid)->ready = false;
+}
+
+bool
+navis_expect_exact(Oid index_oid)
+{
+	NavisKnown *known;
+
+	if (navis_engine_status() != NAVIS_ENGINE_RUNNING || RecoveryInProgress())
+		return true;
+	known = known_index(index_oid);
+	return known->opened != 0 && !known->ready &&
+		   known->incarnation == navis_engine_incarnation() &&
+		   !TimestampDifferenceExceeds(known->opened, GetCurrentTimestamp(),
+									   NAVIS_WANT_INTERVAL);
 }
 
 /* A row could not be fetched: nothing wrong is answered, and the log says why.
@@ -170,6 +185,7 @@ navis_open_index(Relation heap, Relation index, const NavisMeta *meta,
 	known = known_index(RelationGetRelid(index));
 	known->ready = opening == NAVIS_OPENING_READY;
 	known->incarnation = incarnation;
+	known->opened = GetCurrentTimestamp();
 	memcpy(known->identity, meta->identity, sizeof(known->identity));
 	if (opening == NAVIS_OPENING_FULL)
 		navis_warn_pending_full(index);

@@ -30,7 +30,8 @@
 static void
 release_cursor(NavisScan *so)
 {
-	if (so->cursor != 0)
+	/* In another engine the number may be somebody else's cursor. */
+	if (so->cursor != 0 && so->incarnation == navis_engine_incarnation())
 		navis_cursor_release(&so->key, so->cursor);
 	so->cursor = 0;
 }

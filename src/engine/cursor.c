@@ -138,7 +138,7 @@ pending_in_body(const nv_cursor *c, const nv_hit *hit)
 static uint32_t
 frontier(uint32_t list_size, uint32_t k)
 {
-	uint64_t need = (uint64_t) k + k / 4;
+	uint64_t need = (uint64_t) k + k / 2;
 
 	return (uint32_t) NV_MAX((uint64_t) list_size,
 							 NV_MIN(need, (uint64_t) NV_MAX_VERTICES));

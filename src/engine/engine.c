@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -339,6 +340,20 @@ make_cache(nv_engine *engine, nv_error *err)
 	return nv_cache_create(&params, &engine->cache, err);
 }
 
+/* Every open index holds three descriptors: take all that we may have. */
+static void
+raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+		limit.rlim_cur < limit.rlim_max)
+	{
+		limit.rlim_cur = limit.rlim_max;
+		(void) setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
 /* Finds out before threads start whether rings can be had, and of which kind.
  */
 static nv_status
@@ -422,6 +437,7 @@ nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
 		nv_alloc_array(config->max_cursors, sizeof(*engine->cursors));
 	nv_io_set_fsync(config->fsync);
 	nv_blas_prepare();
+	raise_descriptor_limit();
 	status = engine->searchers != NULL && engine->cursors != NULL
 				 ? nv_lock_directory(config->directory, &engine->lock_fd, err)
 				 : nv_fail(err, NV_ENOMEM, 0, "no memory for the engine");

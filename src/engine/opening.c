@@ -7,6 +7,8 @@
  * (design, invariant 3); what the journal does not name is dropped when a walk
  * is complete.  Several walks may run at once; each is idempotent.
  */
+#include <errno.h>
+
 #include "engine_internal.h"
 
 #define MAX_GENERATIONS 64
@@ -47,26 +49,43 @@ open_generation(nv_index *index, uint32_t generation, nv_body **body,
 	return status;
 }
 
+/* No descriptors or memory just now: that says nothing about the sidecar. */
+static bool
+is_shortage(const nv_error *err)
+{
+	return err->status == NV_ENOMEM || err->sys_errno == EMFILE ||
+		   err->sys_errno == ENFILE || err->sys_errno == ENOMEM;
+}
+
 /*
  * Looks for a usable graph, newest generation first.  Generations that are no
  * use are left where they are until a rebuild replaces them; one log line.
  */
-static void
-load_sidecar(nv_index *index)
+static nv_status
+load_sidecar(nv_index *index, nv_error *why)
 {
 	uint32_t generations[MAX_GENERATIONS];
 	uint32_t n = nv_sidecar_generations(index->engine, &index->key, generations,
 										MAX_GENERATIONS);
 	nv_body *body = NULL;
-	nv_error err = {0};
 	uint32_t i;
 
 	for (i = 0; i < n && body == NULL; i++)
-		if (open_generation(index, generations[i], &body, &err) != NV_OK)
-			nv_log(NV_LOG_INFO,
-				   "sidecar of index %u of database %u, graph %u: %s (%s)",
-				   index->params.index_oid, index->key.database, generations[i],
-				   err.detail, nv_status_name(err.status));
+	{
+		nv_error err = {0};
+
+		if (open_generation(index, generations[i], &body, &err) == NV_OK)
+			continue;
+		if (is_shortage(&err))
+		{
+			*why = err;
+			return err.status;
+		}
+		nv_log(NV_LOG_INFO,
+			   "sidecar of index %u of database %u, graph %u: %s (%s)",
+			   index->params.index_oid, index->key.database, generations[i],
+			   err.detail, nv_status_name(err.status));
+	}
 	pthread_mutex_lock(&index->lock);
 	index->body = body;
 	index->loaded = true;
@@ -83,6 +102,7 @@ load_sidecar(nv_index *index)
 								  dir);
 		(void) nv_remove_tree(dir, NULL);
 	}
+	return NV_OK;
 }
 
 /* Fills what every open index has; index->lock held. */
@@ -179,8 +199,10 @@ open_index(nv_index *index, nv_req_open *open, nv_error *err)
 		return status;
 	pthread_mutex_lock(&index->load_lock);
 	if (!index->loaded && !index->dropped)
-		load_sidecar(index);
+		status = load_sidecar(index, err);
 	pthread_mutex_unlock(&index->load_lock);
+	if (status != NV_OK)
+		return status;
 
 	pthread_mutex_lock(&index->lock);
 	open->state = index->state;
