@@ -75,6 +75,11 @@ EXPLAIN (COSTS OFF) SELECT t.id FROM pla_q t,
   LATERAL (SELECT id, v <-> t.v AS d FROM pla ORDER BY v <-> t.v LIMIT 5) s WHERE s.d = 0 AND s.id = t.id;
 EXPLAIN (COSTS OFF) SELECT DISTINCT d FROM pla_q t,
   LATERAL (SELECT id, v <-> t.v AS d FROM pla ORDER BY v <-> t.v LIMIT 5) s;
+-- windows over the first few: hybrid searches are written like this
+EXPLAIN (COSTS OFF) SELECT id, rank() OVER (ORDER BY v <-> '{1,2,3,4,5,6,7,8}')
+  FROM pla ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 5;
+EXPLAIN (COSTS OFF) SELECT id, rank() OVER (ORDER BY d)
+  FROM (SELECT id, v <-> '{1,2,3,4,5,6,7,8}' AS d FROM pla ORDER BY d LIMIT 5) s;
 -- what these give is right
 SELECT count(*), sum(c) FROM (SELECT v <-> '{1,2,3,4,5,6,7,8}' AS d, count(*) AS c FROM pla GROUP BY d) s;
 SELECT count(*), count(DISTINCT d) FROM (SELECT DISTINCT v <-> '{1,2,3,4,5,6,7,8}' AS d FROM pla) s;

@@ -4,9 +4,11 @@
  *
  * Total cost is reading all rows, startup cost is the first batch; for a LIMIT
  * the planner interpolates.  Where the order of rows decides more than the
- * order of the answer (grouping, DISTINCT, window functions, merge joins), the
- * path is refused: the final sweep of a complete scan may begin nearer than the
- * row before it (design, invariant 8).
+ * order of the answer (grouping, DISTINCT, merge joins), the path is refused:
+ * the final sweep of a complete scan may begin nearer than the row before it
+ * (design, invariant 8).  Window functions are refused too, unless a LIMIT says
+ * that only the first rows count: rank() over the nearest few is how hybrid
+ * searches are written.
  */
 #include "postgres.h"
 
@@ -84,6 +86,16 @@ key_may_be_distance(const Query *query, List *clauses)
 	return false;
 }
 
+/* LIMIT ALL and LIMIT NULL are none. */
+static bool
+has_limit(const Query *query)
+{
+	Node *limit = query->limitCount;
+
+	return limit != NULL &&
+		   !(IsA(limit, Const) && ((Const *) limit)->constisnull);
+}
+
 static bool
 window_may_use_distance(const Query *query)
 {
@@ -142,6 +154,7 @@ static bool
 order_leaves_query(const PlannerInfo *root)
 {
 	const Query *query = root->parse;
+	bool limited = has_limit(query);
 
 	if (get_sortgroupclause_tle(linitial(query->sortClause), query->targetList)
 			->resjunk)
@@ -152,10 +165,12 @@ order_leaves_query(const PlannerInfo *root)
 		if (query->setOperations != NULL ||
 			key_may_be_distance(query, query->groupClause) ||
 			key_may_be_distance(query, query->distinctClause) ||
-			window_may_use_distance(query) || join_may_use_distance(root) ||
+			(!limited && window_may_use_distance(query)) ||
+			join_may_use_distance(root) ||
 			has_ordered_aggregate((Node *) query->targetList, NULL) ||
 			has_ordered_aggregate(query->havingQual, NULL))
 			return true;
+		limited |= has_limit(query);
 	}
 	return false;
 }
@@ -183,7 +198,8 @@ only_orders(PlannerInfo *root, IndexPath *path)
 	if (path->indexorderbys == NIL || path->path.pathkeys == NIL)
 		return false;
 	if (root->parse->groupClause != NIL || root->parse->distinctClause != NIL ||
-		root->parse->groupingSets != NIL || root->window_pathkeys != NIL ||
+		root->parse->groupingSets != NIL ||
+		(root->window_pathkeys != NIL && !has_limit(root->parse)) ||
 		root->sort_pathkeys == NIL)
 		return false;
 	if (order_leaves_query(root) || is_min_or_max(root))

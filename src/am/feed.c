@@ -16,7 +16,7 @@
 #include "settings.h"
 
 /* How long an abort waits for the engine's answer. */
-#define NAVIS_ABORT_TIMEOUT 2000 /* ms */
+#define NAVIS_ABORT_TIMEOUT 800 /* ms: cancelling takes a second at most */
 
 static uint32
 build_threads(void)
