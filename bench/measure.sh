@@ -17,9 +17,9 @@
 #   curve     recall, speed and work by list size, by the engine and by SQL
 #   casr      vectors loaded and recall by percentile of the rerank window
 #   pages     edge pages with and without placement and entrance graph
+#   memory    what an index holds in memory
 #   nocache   without cache: bytes read against /proc, resident memory
 #   build     build times beside pgvector's HNSW, and recall of both
-#   memory    what an index holds in memory
 #
 # A private server runs in a scratch directory; nothing is left but Debian
 # packages and the installed extension.  The last section of the report says
@@ -27,7 +27,7 @@
 
 . "$(dirname "$0")/../test/lib.sh"
 
-all_parts="curve casr pages nocache build memory"
+all_parts="curve casr pages memory nocache build"
 lists=20,40,60,80,100,150,200,300,400
 passes=3
 pairs=3
@@ -429,41 +429,59 @@ worker_memory() {
 		"/proc/$(worker_pid)/status"
 }
 
-# search_itself TABLE: a thousand of its rows as queries; prints how the last
+# search_itself TABLE FIRST: 150 of its rows as queries; prints how the last
 # scan was answered.
 search_itself() {
 	ask <<-SQL
 		SET enable_seqscan = off;
-		SELECT count(*) FROM (SELECT v FROM $1 LIMIT 1000) q,
+		SELECT count(*) FROM (SELECT v FROM $1 OFFSET $2 LIMIT 150) q,
 			LATERAL (SELECT id FROM $1 ORDER BY v <-> q.v LIMIT 10) n \g /dev/null
 		SELECT mode FROM navis_last_scan() WHERE hops > 0 AND edge_pages > 0;
 	SQL
 }
 
-# resident TABLE INDEX: restarts the server, so that nothing but this index is
-# open, searches, leaves the figures in the variables named below.
+# Sixteen sessions at a time, so that every search thread has had as many
+# searches in hand as it ever takes.
+search_widely() {
+	local i jobs=()
+	for ((i = 0; i < 16; i++)); do
+		search_itself "$1" $((i * 150)) >/dev/null &
+		jobs+=($!)
+	done
+	wait "${jobs[@]}"
+}
+
+# resident TABLE: builds an index, restarts the server, so that this index is
+# all that the engine has, searches, and leaves figures in variables of the
+# caller.
 resident() {
 	local tries=0
+	ask -c "CREATE INDEX IF NOT EXISTS $1_l2 ON $1 USING navis (v)" 2>/dev/null
 	restart_server "$dir"
-	until [ "$(search_itself "$1")" = graph ]; do
+	until [ "$(search_itself "$1" 0)" = graph ]; do
 		tries=$((tries + 1))
 		[ $tries -lt 50 ] || { say "$1: the graph does not answer"; exit 1; }
 		sleep 0.2
 	done
-	search_itself "$1" >/dev/null
+	search_widely "$1"
+	search_widely "$1"
 	rss=$(worker_memory VmRSS)
 	anon=$(worker_memory RssAnon)
-	IFS='|' read -r rows per_vector vector_mb edge_mb cached < <(ask -c "
-		SELECT vertices, memory_per_vector, round(vector_bytes / 1e6, 1),
-			round(edge_bytes / 1e6, 1), cache_bytes
-			FROM navis_index_info('$2')")
+	IFS='|' read -r rows dimensions per_vector vector_mb edge_mb cached < <(
+		ask -c "SELECT vertices, dimensions, round(memory_per_vector::numeric, 1),
+			round(vector_bytes / 1e6, 1), round(edge_bytes / 1e6, 1), cache_bytes
+			FROM navis_index_info('$1_l2')"
+	)
+	[ "$cached" = 0 ] || { say "the cache holds $cached bytes"; exit 1; }
 	held=$(calculate "$rows * $per_vector / 1024" %.0f)
+	ask -c "DROP INDEX $1_l2"
 }
 
 part_nocache() {
-	local metric list bytes proc deviation base_anon table first=yes pid
-	local rss anon rows per_vector vector_mb edge_mb cached held previous= slope
-	title "Without a cache: bytes and memory"
+	local metric list bytes proc deviation pid
+	title "Without a cache: bytes read"
+	text "navis.cache_size = 0. Bytes a query by navis_last_scan(), and read_bytes" \
+		"of the worker in /proc during the same thousand queries."
 	sql_index l2
 	sql_index cosine
 	ask -c "ALTER SYSTEM SET navis.cache_size = 0"
@@ -485,53 +503,54 @@ part_nocache() {
 				"$deviation < 5 && $deviation > -5"
 		done
 	done
-
-	printf '\n### Resident memory of the worker\n\n'
-	text "navis.cache_size = 0. For each line the server was restarted, one index" \
-		"opened and searched 2,000 times. Held is the printed memory a vector" \
-		"times rows. The fixed part is what is resident with an index of 2,000" \
-		"rows, less what that index holds. 400 dimensions: the same vectors" \
-		"four times in a row. RssShmem belongs to PostgreSQL's shared memory." ""
-	load_rows small --rows 2000
-	load_rows half --rows 50000
-	ask <<-SQL
-		CREATE TABLE wide AS
-			SELECT id, v || v || v || v AS v FROM half ORDER BY id;
-		CREATE INDEX small_l2 ON small USING navis (v);
-		CREATE INDEX half_l2 ON half USING navis (v);
-		CREATE INDEX wide_l2 ON wide USING navis (v);
-		VACUUM ANALYZE wide;
-	SQL
-	row index rows "vector file MB" "edge file MB" "printed B a vector" \
-		"held KB" "VmRSS KB" "RssAnon KB" "fixed + held KB" "RssAnon of it"
-	rule 10
-	for table in small half glove wide; do
-		resident $table ${table}_l2
-		if [ $first = yes ]; then
-			base_anon=$((anon - held))
-			first=no
-		fi
-		row "$table" "$rows" "$vector_mb" "$edge_mb" "$per_vector" "$held" \
-			"$rss" "$anon" "$((base_anon + held))" \
-			"$(calculate "$anon / ($base_anon + $held)" %.3f)"
-		[ "$cached" = 0 ] || { say "the cache holds $cached bytes"; exit 1; }
-		if [ $table = half ]; then previous=$anon; fi
-		if [ $table = glove ]; then
-			slope=$(calculate "($anon - $previous) * 1024 / 50000" %.1f)
-		fi
-		[ $table = small ] ||
-			target "resident memory, $table" "RssAnon $anon KB" \
-				"<= fixed $base_anon + held $held KB" \
-				"$anon <= $base_anon + $held"
-	done
-	text "" "From 50,000 to 100,000 rows resident memory grows by $slope bytes a row."
-	target "resident memory that a row adds" "$slope B" \
-		"about the printed $(ask -c "SELECT memory_per_vector
-			FROM navis_index_info('glove_l2')") B" \
-		"$slope < 1.1 * $(ask -c "SELECT memory_per_vector
-			FROM navis_index_info('glove_l2')")"
+	resident_memory
 	ask -c "ALTER SYSTEM RESET navis.cache_size"
 	restart_server "$dir"
+}
+
+resident_memory() {
+	local table rss anon rows dimensions per_vector vector_mb edge_mb cached
+	local held fixed first_anon first_rows slope
+	title "Without a cache: resident memory of the worker"
+	text "For each line one index is built, the server restarted, so that the" \
+		"engine has nothing else, and the index searched by sixteen sessions at" \
+		"a time. Held: the printed memory a vector times rows. Fixed part: what" \
+		"is resident with an index of 10,000 rows of the same dimensions, less" \
+		"what that index holds: the process, its threads and rings, and the" \
+		"buffers of running searches. 400 dimensions: the same vectors four" \
+		"times in a row. The slope is what a further row adds to RssAnon." ""
+	ask -c "DROP INDEX glove_l2, glove_cosine"
+	load_rows tenth --rows 10000
+	load_rows half --rows 50000
+	ask <<-SQL
+		CREATE TABLE tenth_wide AS
+			SELECT id, v || v || v || v AS v FROM tenth ORDER BY id;
+		CREATE TABLE half_wide AS
+			SELECT id, v || v || v || v AS v FROM half ORDER BY id;
+		ANALYZE tenth_wide, half_wide;
+	SQL
+	row rows dimensions "vector file MB" "edge file MB" "printed B a vector" \
+		"held KB" "VmRSS KB" "RssAnon KB" "fixed + held KB" \
+		"RssAnon of it" "slope, B a row"
+	rule 11
+	for table in tenth half glove tenth_wide half_wide; do
+		resident $table
+		case $table in
+			tenth*) fixed=$((anon - held)) first_anon=$anon first_rows=$rows slope= ;;
+			*) slope=$(calculate "($anon - $first_anon) * 1024 /
+				($rows - $first_rows)" %.1f) ;;
+		esac
+		row "$rows" "$dimensions" "$vector_mb" "$edge_mb" "$per_vector" \
+			"$held" "$rss" "$anon" "$((fixed + held))" \
+			"$(calculate "$anon / ($fixed + $held)" %.3f)" "$slope"
+		[ -n "$slope" ] || continue
+		target "resident memory, $rows rows, $dimensions dimensions" \
+			"RssAnon $anon KB" "<= fixed $fixed + held $held KB, + 5 %" \
+			"$anon <= 1.05 * ($fixed + $held)"
+		target "resident bytes a further row adds, $rows rows, $dimensions dimensions" \
+			"$slope B of a vector of $((dimensions * 4)) B" \
+			"<= printed $per_vector B, + 10 %" "$slope <= 1.1 * $per_vector"
+	done
 }
 
 # build_pair NAME NAVIS_OPTIONS HNSW_OPTIONS LIMIT: one after the other, again

@@ -59,9 +59,15 @@ need_tests() {
 # The user that runs servers: ourselves, or postgres when we are root.
 server_user() { if [ "$(id -u)" = 0 ]; then echo postgres; else id -un; fi; }
 
+# io_uring counts its memory against RLIMIT_MEMLOCK of all processes of the
+# user, other servers included: as root we lift it for ours.
 as_server() {
 	if [ "$(id -u)" = 0 ]; then
-		(cd /tmp && runuser -u postgres -- env "PATH=$PATH" "$@")
+		(
+			cd /tmp
+			ulimit -l unlimited 2>/dev/null || true
+			runuser -u postgres -- env "PATH=$PATH" "$@"
+		)
 	else
 		"$@"
 	fi
