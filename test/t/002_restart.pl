@@ -18,6 +18,8 @@ sub found
 
 	return $node->safe_psql('postgres', <<SQL);
 SET enable_seqscan = off;
+SET navis.search_list_size = 1000;
+SET navis.casr = off;
 SELECT count(*) FROM nt_new n, LATERAL
   (SELECT id, v <-> n.v AS d FROM words ORDER BY v <-> n.v LIMIT 1) s
 WHERE n.id BETWEEN $from AND $to AND s.id = n.id AND s.d = 0;

@@ -129,6 +129,8 @@ $node->append_conf('postgresql.conf', "max_worker_processes = 8\n");
 $node->restart;
 ($rc, $out, $stderr) = $node->psql('postgres', <<SQL);
 SET enable_seqscan = off;
+SET navis.search_list_size = 1000;
+SET navis.casr = off;
 SELECT count(*) FROM queries q, LATERAL (SELECT id, v <-> q.v AS d FROM words ORDER BY v <-> q.v LIMIT 1) s
 WHERE s.d = 0 AND s.id = q.id;
 SELECT index::regclass, mode, rows, hops > 0, edge_pages > 0, pending FROM navis_last_scan();
