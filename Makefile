@@ -1,7 +1,8 @@
 # navis: nearest-neighbour index on SSD for PostgreSQL
 #
 #   make, make install           build and install (PG_CONFIG=... to choose)
-#   make installcheck            pg_regress against a running server
+#   make installcheck            pg_regress and isolation tests against a
+#                                running server that preloads navis
 #   make check-engine            engine unit tests, no server needed
 #   make demo                    bench/demo.sh
 #   bash test/all.sh             everything, on a private server
@@ -19,8 +20,7 @@ REGRESS = $(patsubst sql/%.sql,%,$(filter-out $(DATA),$(wildcard sql/*.sql)))
 REGRESS_OPTS = --inputdir=. --load-extension=navis
 ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isolation/specs/*.spec))
 ISOLATION_OPTS = --inputdir=test/isolation --load-extension=navis
-TAP_TESTS = 1
-PROVE_TESTS = test/t/*.pl
+# TAP tests start servers of their own, as an unprivileged user: test/all.sh.
 
 EXTRA_CLEAN = build results output_iso
 

@@ -120,7 +120,7 @@ cell() {
 }
 
 # calculate EXPRESSION [FORMAT]
-calculate() { awk "BEGIN { printf \"${2:-%.2f}\", $1 }"; }
+calculate() { awk "BEGIN { printf \"${2:-%.2f}\", ${1//$'\n'/ } }"; }
 
 # target NAME FOUND WANTED CONDITION: the condition as awk has it.
 targets=()

@@ -19,7 +19,7 @@ trap 'stop_server "$dir"; as_root rm -rf "$dir"' EXIT
 tally() {
 	local p f
 	p=$(grep -cE "$2" "$1" || true)
-	f=$(grep -cE "$3" "$1" || true)
+	f=$(grep -E "$3" "$1" | sort -u | wc -l)
 	passed=$((passed + p)) failed=$((failed + f))
 	say "   $p passed, $f failed"
 }
@@ -45,7 +45,7 @@ run_unit() {
 			VARIANTS="$variant" >"$dir/unit-$variant.log" 2>&1 || status=$?
 		[ $status = 0 ] || grep -vE '^\[ +(RUN|OK) ' "$dir/unit-$variant.log" >&2
 		before=$failed
-		tally "$dir/unit-$variant.log" '^\[ +OK \]' '^\[ +FAILED +\] [a-z_]+$'
+		tally "$dir/unit-$variant.log" '^\[ +OK \]' '^\[ +FAILED +\] [A-Za-z0-9_]+$'
 		check_step $status $before "unit tests ($variant)"
 	done
 }

@@ -287,7 +287,9 @@ typedef struct nv_req_info
 	uint32_t pq_bytes, pq_rotated;
 	float pq_recall, average_degree, placement_quality;
 	uint32_t entrance_members;
-	uint32_t search_threads, io_uring, io_direct, simd;
+	uint32_t search_threads; /* that run */
+	uint32_t io_uring;       /* of these, on an io_uring */
+	uint32_t io_direct, simd;
 	/* calibrated buckets, in data as n_buckets nv_bucket_info */
 	uint32_t n_buckets;
 	uint32_t cursors;

@@ -453,6 +453,7 @@ navis_build(Relation heap, Relation index, IndexInfo *info)
 	PG_END_TRY();
 	result->index_tuples = build->entries;
 	MemoryContextDelete(build->row);
+	navis_open_forget(RelationGetRelid(index));
 	return result;
 }
 

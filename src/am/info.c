@@ -223,7 +223,10 @@ put_memory(Row *row, bool engine, const nv_req_info *info)
 	put_int_if(row, engine, info->cursors);
 	put_int_if(row, engine, info->searches);
 	put_int_if(row, engine, info->search_threads);
-	put_text_if(row, engine, info->io_uring ? "io_uring" : "sync");
+	put_text_if(row, engine,
+				info->io_uring == 0                      ? "sync"
+				: info->io_uring == info->search_threads ? "io_uring"
+														 : "mixed");
 	put_text_if(row, engine, nv_simd_name((nv_simd) info->simd));
 }
 

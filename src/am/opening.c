@@ -60,7 +60,10 @@ known_index(Oid index_oid)
 void
 navis_open_forget(Oid index_oid)
 {
-	known_index(index_oid)->ready = false;
+	NavisKnown *known = known_index(index_oid);
+
+	known->ready = false;
+	known->opened = 0;
 }
 
 bool

@@ -354,22 +354,6 @@ raise_descriptor_limit(void)
 	}
 }
 
-/* Finds out before threads start whether rings can be had, and of which kind.
- */
-static nv_status
-try_ring(nv_engine *engine, nv_error *err)
-{
-	nv_ring *ring;
-	nv_status status = nv_ring_create((nv_io_method) engine->config.io_method,
-									  NV_BLOCK, &ring, err);
-
-	if (status != NV_OK)
-		return status;
-	engine->uring = nv_ring_is_uring(ring);
-	nv_ring_destroy(ring);
-	return NV_OK;
-}
-
 static void
 init_locks(nv_engine *engine)
 {
@@ -414,6 +398,23 @@ start_threads(nv_engine *engine, nv_error *err)
 	return status;
 }
 
+/* Waits until every search thread has its ring, or has none; one is enough. */
+static nv_status
+await_searchers(nv_engine *engine, nv_error *err)
+{
+	uint32_t ready = 0;
+
+	for (uint32_t i = 0; i < engine->n_searchers; i++)
+	{
+		while (atomic_load(&engine->searchers[i].state) == NV_SEARCHER_STARTING)
+			usleep(1000);
+		ready += atomic_load(&engine->searchers[i].state) == NV_SEARCHER_READY;
+	}
+	return ready > 0
+			   ? NV_OK
+			   : nv_fail(err, NV_EIO, 0, "no search thread could be started");
+}
+
 nv_status
 nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
 				nv_error *err)
@@ -444,14 +445,14 @@ nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
 	if (status == NV_OK)
 		status = make_cache(engine, err);
 	if (status == NV_OK)
-		status = try_ring(engine, err);
-	if (status == NV_OK)
 	{
 		/* Signals belong to whoever started us; threads inherit the mask. */
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &old);
 		status = start_threads(engine, err);
 		pthread_sigmask(SIG_SETMASK, &old, NULL);
+		if (status == NV_OK)
+			status = await_searchers(engine, err);
 	}
 	if (status != NV_OK)
 	{

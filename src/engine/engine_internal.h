@@ -128,12 +128,21 @@ typedef struct nv_pool
 	bool closed; /* no new jobs; threads end when the queue is empty */
 } nv_pool;
 
+typedef enum nv_searcher_state
+{
+	NV_SEARCHER_STARTING,
+	NV_SEARCHER_READY,
+	NV_SEARCHER_FAILED /* no ring or no memory: it has ended */
+} nv_searcher_state;
+
 /* A search thread's place in the engine. */
 typedef struct nv_searcher
 {
 	nv_engine *engine;
 	pthread_t thread;
 	nv_ring *ring;
+	_Atomic uint32_t state;     /* nv_searcher_state */
+	_Atomic bool uring;         /* its ring is an io_uring */
 	_Atomic uint64_t forgotten; /* forget requests it has served */
 } nv_searcher;
 
@@ -144,8 +153,6 @@ struct nv_engine
 	int lock_fd;
 	_Atomic bool stopping; /* cancel everything */
 	nv_cache *cache;
-	bool uring;
-
 	pthread_mutex_t lock; /* index table */
 	nv_index *table[NV_MAX_INDEXES];
 	uint32_t n_indexes;

@@ -353,8 +353,13 @@ info_engine(nv_engine *engine, nv_req_info *info)
 	info->cache_lookups = cache.lookups;
 	info->cache_hits = cache.hits;
 	info->cache_promotions = cache.promotions;
-	info->search_threads = engine->n_searchers;
-	info->io_uring = engine->uring;
+	for (uint32_t i = 0; i < engine->n_searchers; i++)
+	{
+		const nv_searcher *s = &engine->searchers[i];
+
+		info->search_threads += atomic_load(&s->state) == NV_SEARCHER_READY;
+		info->io_uring += atomic_load(&s->uring);
+	}
 	info->simd = nv_simd_in_use();
 	pthread_mutex_lock(&engine->cursor_lock);
 	info->cursors = engine->n_cursors;

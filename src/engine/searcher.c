@@ -573,8 +573,7 @@ nv_searcher_main(void *arg)
 	nv_error err;
 
 	nv_assert(n >= 1 && n <= MAX_INTERLEAVE);
-	/* Memory and ring were tried by nv_engine_start; here they are this
-	 * thread's own, as io_uring wants it. */
+	/* io_uring wants a ring to be made by the thread that uses it. */
 	if (s == NULL || nv_ring_create((nv_io_method) engine->config.io_method,
 									(size_t) n * NV_SEARCH_BUFFER, &self->ring,
 									&err) != NV_OK)
@@ -583,8 +582,11 @@ nv_searcher_main(void *arg)
 			   s == NULL ? "out of memory" : err.detail);
 		free(s);
 		atomic_store(&self->forgotten, UINT64_MAX);
+		atomic_store(&self->state, NV_SEARCHER_FAILED);
 		return NULL;
 	}
+	atomic_store(&self->uring, nv_ring_is_uring(self->ring));
+	atomic_store(&self->state, NV_SEARCHER_READY);
 	s->self = self;
 	s->engine = engine;
 	s->ring = self->ring;
