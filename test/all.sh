@@ -19,7 +19,7 @@ trap 'stop_server "$dir"; as_root rm -rf "$dir"' EXIT
 tally() {
 	local p f
 	p=$(grep -cE "$2" "$1" || true)
-	f=$(grep -E "$3" "$1" | sort -u | wc -l)
+	f=$({ grep -E "$3" "$1" || true; } | sort -u | wc -l)
 	passed=$((passed + p)) failed=$((failed + f))
 	say "   $p passed, $f failed"
 }
