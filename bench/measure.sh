@@ -4,8 +4,7 @@
 #   bash bench/measure.sh [options] [part...]
 #
 #   --data DIR       the glove100k_* files (.fbin and .ibin, as bench/common.h
-#                    describes them); default $NAVIS_DATA, else ../shared/data
-#                    beside this repository
+#                    describes them); default $NAVIS_DATA
 #   --pgvector DIR   sources of pgvector to compare builds with: your own
 #                    checkout; a copy of it is built and installed
 #   --out FILE       writes the report there too
@@ -31,7 +30,7 @@ all_parts="curve casr pages memory nocache build"
 lists=20,40,60,80,100,150,200,300,400
 passes=3
 pairs=3
-data=${NAVIS_DATA:-$top/../shared/data}
+data=${NAVIS_DATA:-}
 pgvector=
 out=
 parts=
@@ -57,6 +56,7 @@ while [ $# -gt 0 ]; do
 done
 parts=${parts:-$all_parts}
 
+[ -n "$data" ] || { say "where is the data?  --data DIR or NAVIS_DATA"; exit 2; }
 for file in base.fbin query.fbin gt_l2.ibin gt_cosine.ibin; do
 	[ -r "$data/glove100k_$file" ] ||
 		{ say "$data/glove100k_$file is missing: --data DIR"; exit 2; }
