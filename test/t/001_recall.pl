@@ -79,7 +79,7 @@ note("loaded share of explored vectors: $loaded{on} calibrated, $loaded{off} wit
 cmp_ok($loaded{off}, '>=', 1, 'all explored vectors are loaded without calibration');
 cmp_ok($loaded{on}, '<', 1, 'fewer with it');
 cmp_ok($recall{on}, '>=', $recall{off} - 0.02, 'at nearly the same recall');
-is($node->safe_psql('postgres', "SELECT bool_and(ready) FROM navis_index_calibration('words_l2') WHERE limit_bound = 10"),
+is($node->safe_psql('postgres', "SELECT bool_and(ready) FROM navis_index_calibration('words_l2') WHERE limit_bound = 10 AND list_size_bound = 100"),
 	't', 'the bucket of these searches is calibrated');
 
 # Codes of a given size, and a graph of low degree.
