@@ -23,7 +23,7 @@ SELECT round(alpha::numeric, 3) AS alpha, round(entrance_ratio::numeric, 3) AS e
        memory_elements > 0 AS memory_elements, memory_entrance > 0 AS memory_entrance,
        memory_per_vector > 0 AS memory_per_vector, pending_limit > 0 AS pending_limit,
        cache_bytes <= cache_limit AS cache_limit, cache_hits <= cache_lookups AS cache_hits,
-       search_threads > 0 AS search_threads, io_method IN ('io_uring', 'sync') AS io_method, simd <> '' AS simd
+       search_threads > 0 AS search_threads, io_method IN ('io_uring', 'sync', 'mixed') AS io_method, simd <> '' AS simd
 FROM navis_index_info('inf_v');
 -- calibrated by the build for the default list size and LIMIT 10
 SELECT limit_bound >= 10 AS limit_bound, list_size_bound >= 100 AS list_size_bound, observed > 0 AS observed, ready,
