@@ -202,7 +202,7 @@ extern nv_status nv_store_set_blob(nv_store *store, nv_blob which,
 								   const uint8_t *bytes, size_t len,
 								   nv_error *err);
 
-/* One a linking thread: owns its open page. */
+/* One a linking thread: owns its open page and a few vector records. */
 extern nv_status nv_writer_create(nv_store *store, nv_writer **writer,
 								  nv_error *err);
 extern void nv_writer_destroy(nv_writer *writer);
@@ -216,6 +216,25 @@ extern void nv_writer_destroy(nv_writer *writer);
 extern nv_status nv_store_relink(nv_writer *writer, uint32_t vertex,
 								 uint64_t expected, const uint32_t *ids,
 								 uint32_t degree, nv_error *err);
+
+/*
+ * A new vertex, after the first checkpoint: its vector is in the file when
+ * this returns (not yet durable), hash and code are entered; it has no list
+ * (edge word 0) and is not linked.  The first list is written by
+ * nv_store_relink with expected = 0.  A vertex that has no list when the store
+ * is opened again is as if it had never been: its id is given out anew.
+ * nv_store_vertices counts ids that were set aside, too.
+ */
+extern nv_status nv_store_add_vertex(nv_writer *writer, const void *vector,
+									 uint64_t hash, const uint8_t *code,
+									 uint32_t *vertex, nv_error *err);
+
+/*
+ * The vertex has its list and all its back edges: sets the linked bit, which
+ * relinking keeps.  NV_EINVAL: it has no list.
+ */
+extern nv_status nv_store_set_linked(nv_store *store, uint32_t vertex,
+									 nv_error *err);
 
 /*
  * Writes out sealed pages (merging neighbours), replaces cached copies and

@@ -11,6 +11,7 @@
  * rmw.c			pages that are being built or written
  * writer.c			replacing a list
  * vector_file.c	places of vectors, bulk writing of vectors
+ * vertex.c		vertices that are added one by one
  * epoch.c			readers, and slots that wait for them or for a root
  */
 #ifndef NAVIS_STORE_INTERNAL_H
@@ -162,6 +163,15 @@ typedef struct nv_vectors
 	uint8_t *buffer; /* NV_VECTOR_BUFFER bytes, NULL when none is needed */
 	uint64_t base;   /* offset of the buffer in the file */
 	uint32_t used, written;
+	/* Adding one by one: see vertex.c. */
+	pthread_mutex_t growing; /* held while the file grows, by nobody else */
+	pthread_mutex_t lock;    /* what follows */
+	bool counted;            /* units were looked at */
+	uint64_t space;          /* bytes there is space for on disk */
+	uint64_t next_unit;      /* never given out from here on */
+	uint64_t fresh_unit;     /* nothing was ever written from here on */
+	uint32_t *free_units;    /* a stack: some of their ids are unused */
+	size_t free_count, free_room;
 } nv_vectors;
 
 static inline uint64_t
@@ -186,6 +196,17 @@ nv_vector_file_size(uint32_t vector_bytes, uint64_t records)
 }
 
 extern void nv_vectors_end_bulk(nv_store *store);
+
+/* A writer's unit of vector records; all zero: none. */
+typedef struct nv_unit
+{
+	uint8_t *buffer; /* the unit's bytes as they are on disk */
+	uint64_t number;
+	uint32_t next, end; /* ids not yet used; may lie beyond the last vertex */
+} nv_unit;
+
+/* The writer goes: what is left of its unit is for others. */
+extern void nv_unit_give_back(nv_store *store, nv_unit *unit);
 
 /* --- State file ----------------------------------------------------------- */
 
@@ -284,6 +305,7 @@ struct nv_writer
 	nv_rmw_page *open;             /* touched with the gate held */
 	nv_rmw_page *spare;            /* memory for the next one */
 	uint32_t relinks;              /* since it last reclaimed */
+	nv_unit unit;                  /* where its next vectors go */
 };
 
 struct nv_store
