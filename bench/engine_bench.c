@@ -8,6 +8,13 @@
  *	engine_bench search DIR --base F --query F --truth F --metric l2
  *						[--cache-mb N] [--clients N] [--sweep 20,40,...]
  *						[--load-all] [--from-medoid] [--passes N]
+ *	engine_bench insert DIR --base F --from N --metric l2 [options of build]
+ *						[--insert-threads N] [--insert-list N] [--clients N]
+ *						[--query F --truth F and options of search]
+ *
+ * insert builds over the first N rows and inserts the rest one by one, at most
+ * QUEUE rows ahead of the insert threads; searches before and after tell the
+ * recall (before: of the true neighbours that were there).
  *
  * Files: .fbin = uint32 n, uint32 dim, n * dim float32; .ibin = uint32 n,
  * uint32 k, n * k int32 (row numbers of base).  DIR holds one index; search
@@ -27,6 +34,8 @@
 #define MAX_CLIENTS 64
 #define MAX_SWEEP 32
 #define OPEN_BATCH 4000
+#define QUEUE 2000 /* navis.insert_queue_size */
+#define QUEUE_CHECK 100 /* rows between two looks at the queue */
 
 typedef struct matrix
 {
@@ -42,6 +51,7 @@ typedef struct options
 	uint32_t sweep[MAX_SWEEP];
 	uint64_t cache_mb;
 	uint32_t flags;
+	uint32_t from, insert_threads, insert_list;
 	bool random_placement;
 } options;
 
@@ -52,6 +62,7 @@ typedef struct bench
 	nv_engine *engine;
 	nv_key key;
 	matrix query, truth;
+	uint32_t present; /* rows that are in the index: 0 .. present - 1 */
 } bench;
 
 static void
@@ -121,6 +132,8 @@ start(bench *b)
 	nv_config_defaults(&config);
 	snprintf(config.directory, sizeof(config.directory), "%s", b->o.dir);
 	config.cache_size = b->o.cache_mb << 20;
+	config.insert_threads = b->o.insert_threads;
+	config.insert_list_size = b->o.insert_list;
 	b->local = nv_local_create();
 	if (nv_engine_start(&config, nv_local_port(b->local), &b->engine, &err) !=
 		NV_OK)
@@ -164,6 +177,9 @@ run_build(bench *b)
 	nv_req_build *u = &r->u.build;
 	uint64_t begun;
 
+	if (b->o.from > 0)
+		n = NV_MIN(n, b->o.from);
+	b->present = n;
 	b->o.params.dim = dim;
 	start(b);
 	u->params = b->o.params;
@@ -225,6 +241,7 @@ run_open(bench *b)
 		call(b, r, "compare");
 		missing += r->u.reconcile.n_missing;
 	}
+	b->present = n;
 	if (missing > 0)
 		die(b->o.dir, "is not an index over this base file");
 	r->kind = NV_REQ_OPENED;
@@ -244,7 +261,7 @@ typedef struct client
 	pthread_t thread;
 	uint32_t list, number;
 	nv_search_stats sum;
-	uint64_t found, queries;
+	uint64_t found, wanted, queries;
 	uint32_t window;
 	double *ms; /* latencies of this client's queries */
 } client;
@@ -278,9 +295,14 @@ count_hits(client *c, const nv_request *r, uint32_t q)
 	const nv_hit *hits = (const nv_hit *) r->data;
 	const uint32_t *truth = c->b->truth.words + (size_t) q * c->b->truth.dim;
 
-	for (uint32_t i = 0; i < K; i++)
-		for (uint32_t j = 0; j < K; j++)
+	for (uint32_t j = 0; j < K; j++)
+	{
+		if (truth[j] >= c->b->present)
+			continue;
+		c->wanted++;
+		for (uint32_t i = 0; i < K; i++)
 			c->found += hits[i].element == truth[j];
+	}
 }
 
 static void
@@ -385,6 +407,7 @@ measure(bench *b, uint32_t list)
 {
 	client clients[MAX_CLIENTS] = {0};
 	uint64_t total = (uint64_t) b->query.n * b->o.passes, n = 0, found = 0;
+	uint64_t wanted = 0;
 	double *ms = nv_alloc_array(total + b->o.clients, sizeof(double));
 	nv_search_stats sum = {0};
 	uint64_t begun, read_before;
@@ -407,6 +430,7 @@ measure(bench *b, uint32_t list)
 		memcpy(ms + n, clients[i].ms, clients[i].queries * sizeof(double));
 		n += clients[i].queries;
 		found += clients[i].found;
+		wanted += clients[i].wanted;
 		add_stats(&sum, &clients[i].sum);
 		free(clients[i].ms);
 	}
@@ -414,7 +438,7 @@ measure(bench *b, uint32_t list)
 	qsort(ms, n, sizeof(double), compare_doubles);
 	printf("%5u  %.4f  %7.0f  %6.2f %6.2f  %6.1f %7.1f %7.1f  %8.1f %7.1f  "
 		   "%5d  %9.0f  %9.0f\n",
-		   list, (double) found / (double) (n * K), (double) n / seconds,
+		   list, (double) found / (double) wanted, (double) n / seconds,
 		   ms[n / 2], ms[n * 99 / 100], (double) sum.hops / (double) n,
 		   (double) sum.edge_pages / (double) n,
 		   (double) sum.edge_reads / (double) n,
@@ -457,16 +481,17 @@ print_memory(bench *b, uint64_t before)
 }
 
 static void
-run_search(bench *b)
+read_queries(bench *b)
 {
-	uint64_t before;
-
 	b->query = read_matrix(b->o.query);
 	b->truth = read_matrix(b->o.truth);
 	if (b->truth.n < b->query.n || b->truth.dim < K)
 		die(b->o.truth, "does not fit the queries");
-	before = resident_bytes();
-	run_open(b);
+}
+
+static void
+sweep(bench *b)
+{
 	printf("search: K %d, clients %u, cache %llu MB%s%s\n", K, b->o.clients,
 		   (unsigned long long) b->o.cache_mb,
 		   b->o.flags & NV_SEARCH_LOAD_ALL ? ", every vector loaded" : "",
@@ -475,7 +500,148 @@ run_search(bench *b)
 		   "explored vectors      w  bytes/query  /proc bytes\n");
 	for (uint32_t i = 0; i < b->o.n_sweep; i++)
 		measure(b, b->o.sweep[i]);
+}
+
+static void
+run_search(bench *b)
+{
+	uint64_t before;
+
+	read_queries(b);
+	before = resident_bytes();
+	run_open(b);
+	sweep(b);
 	print_memory(b, before);
+}
+
+/* --- insert -------------------------------------------------------------------------- */
+
+typedef struct feeder
+{
+	bench *b;
+	pthread_t thread;
+	const matrix *rows;
+	uint32_t number;
+} feeder;
+
+/* Waits until at most so many rows wait to be linked. */
+static void
+await_queue(const bench *b, nv_request *r, uint64_t rows)
+{
+	for (;;)
+	{
+		r->kind = NV_REQ_INFO;
+		call(b, r, "info");
+		if (r->u.info.pending_rows <= rows)
+			return;
+		usleep(1000);
+	}
+}
+
+static void *
+feeder_main(void *arg)
+{
+	feeder *f = arg;
+	const bench *b = f->b;
+	nv_request *r = new_request(b, NV_REQ_INSERT, 200 + f->number);
+	uint32_t dim = f->rows->dim, sent = 0;
+
+	for (uint32_t e = b->o.from + f->number; e < f->rows->n;
+		 e += b->o.clients)
+	{
+		const uint32_t *row = f->rows->words + (size_t) e * dim;
+
+		if (sent++ % QUEUE_CHECK == 0)
+			await_queue(b, r, QUEUE);
+		r->kind = NV_REQ_INSERT;
+		memset(&r->u.insert, 0, sizeof(r->u.insert));
+		r->u.insert.element = e;
+		r->u.insert.generation = 1;
+		r->u.insert.hash = nv_vector_hash(row, dim * 4);
+		r->u.insert.dim = dim;
+		memcpy(r->data, row, dim * 4);
+		call(b, r, "insert");
+	}
+	free(r);
+	return NULL;
+}
+
+static void
+print_inserted(const bench *b, nv_request *r, double seconds)
+{
+	const nv_req_info *i = &r->u.info;
+	double seeks = (double) NV_MAX(i->seeks, UINT64_C(1));
+
+	printf("insert: %llu rows in %.1f s: %.0f rows/s, %u insert threads, "
+		   "|E_pos| %u, %u clients, cache %llu MB; %llu to equal vectors\n",
+		   (unsigned long long) i->inserted, seconds,
+		   (double) i->inserted / seconds, i->insert_threads,
+		   b->o.insert_list, b->o.clients,
+		   (unsigned long long) b->o.cache_mb,
+		   (unsigned long long) i->inserted_equal);
+	printf("insert: a seek explores %.1f vertices on %.1f edge pages (%.1f "
+		   "read) and loads %.1f vectors (w %d); %.1f lists rewritten, %.2f "
+		   "of them full, %.1f moved; %llu promotions, %llu put back\n",
+		   (double) i->seek_explored / seeks, (double) i->seek_pages / seeks,
+		   (double) i->seek_reads / seeks, (double) i->seek_vectors / seeks,
+		   (int) i->window_insert, (double) i->relinks / seeks,
+		   (double) i->overflows / seeks, (double) i->moved / seeks,
+		   (unsigned long long) i->promotions,
+		   (unsigned long long) i->insert_failures);
+	printf("insert: %llu vertices, edge file %.1f MB (%llu pages, %llu free), "
+		   "%llu slots live, %llu retired; vector file %.1f MB, state file "
+		   "%.1f MB; entrance %u\n",
+		   (unsigned long long) i->vertices, (double) i->edge_bytes / 1e6,
+		   (unsigned long long) i->edge_pages,
+		   (unsigned long long) i->free_pages,
+		   (unsigned long long) i->live_slots,
+		   (unsigned long long) i->retired_slots,
+		   (double) i->vector_bytes / 1e6, (double) i->state_bytes / 1e6,
+		   i->entrance_live);
+	fflush(stdout);
+}
+
+static void
+run_insert(bench *b)
+{
+	matrix rows = read_matrix(b->o.base);
+	feeder feeders[MAX_CLIENTS];
+	nv_request *r;
+	uint64_t begun;
+
+	if (b->o.from == 0 || b->o.from >= rows.n)
+		die("--from", "must be between 1 and the number of rows");
+	if (b->o.query != NULL)
+		read_queries(b);
+	run_build(b);
+	if (b->o.query != NULL)
+		sweep(b);
+	r = new_request(b, NV_REQ_INFO, 1);
+	begun = nv_now_ns();
+	for (uint32_t i = 0; i < b->o.clients; i++)
+	{
+		feeders[i] = (feeder){.b = b, .rows = &rows, .number = i};
+		if (pthread_create(&feeders[i].thread, NULL, feeder_main,
+						   &feeders[i]) != 0)
+			die("client", "no thread");
+	}
+	for (uint32_t i = 0; i < b->o.clients; i++)
+		pthread_join(feeders[i].thread, NULL);
+	await_queue(b, r, 0);
+	print_inserted(b, r, (double) (nv_now_ns() - begun) / 1e9);
+	r->kind = NV_REQ_CHECKPOINT;
+	call(b, r, "checkpoint");
+	b->present = rows.n;
+	if (b->o.query != NULL)
+		sweep(b);
+	r->kind = NV_REQ_INFO;
+	call(b, r, "info");
+	printf("after a checkpoint: edge file %.1f MB, %llu of %llu pages free\n",
+		   (double) r->u.info.edge_bytes / 1e6,
+		   (unsigned long long) r->u.info.free_pages,
+		   (unsigned long long) r->u.info.edge_pages);
+	free(rows.words);
+	free(r);
 }
 
 /* --- command line ------------------------------------------------------------------------- */
@@ -512,7 +678,8 @@ static void
 parse(options *o, int argc, char **argv)
 {
 	enum { BASE = 1, QUERY, TRUTH, METRIC, DEGREE, LIST, PQ, THREADS, CACHE,
-		   CLIENTS, SWEEP, PASSES, RANDOM, ALL, MEDOID };
+		   CLIENTS, SWEEP, PASSES, RANDOM, ALL, MEDOID, FROM, INSERTERS,
+		   INSERT_LIST };
 	static const struct option known[] = {
 		{"base", 1, NULL, BASE},
 		{"query", 1, NULL, QUERY},
@@ -529,12 +696,15 @@ parse(options *o, int argc, char **argv)
 		{"random-placement", 0, NULL, RANDOM},
 		{"load-all", 0, NULL, ALL},
 		{"from-medoid", 0, NULL, MEDOID},
+		{"from", 1, NULL, FROM},
+		{"insert-threads", 1, NULL, INSERTERS},
+		{"insert-list", 1, NULL, INSERT_LIST},
 		{NULL, 0, NULL, 0},
 	};
 	int c;
 
 	if (argc < 3)
-		die("usage", "engine_bench build|search DIR --base FILE ...");
+		die("usage", "engine_bench build|search|insert DIR --base FILE ...");
 	o->mode = argv[1];
 	o->dir = argv[2];
 	optind = 3;
@@ -587,6 +757,15 @@ parse(options *o, int argc, char **argv)
 			case ALL:
 				o->flags |= NV_SEARCH_LOAD_ALL;
 				break;
+			case FROM:
+				o->from = number;
+				break;
+			case INSERTERS:
+				o->insert_threads = number;
+				break;
+			case INSERT_LIST:
+				o->insert_list = number;
+				break;
 			case MEDOID:
 				o->flags |= NV_SEARCH_FROM_MEDOID;
 				break;
@@ -613,6 +792,8 @@ main(int argc, char **argv)
 	b->o.clients = 1;
 	b->o.passes = 1;
 	b->o.cache_mb = 256;
+	b->o.insert_threads = 2;
+	b->o.insert_list = 100;
 	parse_sweep(&b->o, "20,40,60,80,100,200,400");
 	parse(&b->o, argc, argv);
 	memset(&b->key, 1, sizeof(b->key));
@@ -621,8 +802,10 @@ main(int argc, char **argv)
 		run_build(b);
 	else if (strcmp(b->o.mode, "search") == 0)
 		run_search(b);
+	else if (strcmp(b->o.mode, "insert") == 0)
+		run_insert(b);
 	else
-		die(b->o.mode, "build or search expected");
+		die(b->o.mode, "build, search or insert expected");
 	nv_engine_stop(b->engine, true, 60000);
 	nv_local_free(b->local);
 	free(b->query.words);

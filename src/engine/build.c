@@ -160,6 +160,7 @@ detach(nv_build *b, bool succeeded)
 		remove = true;
 	}
 	pthread_mutex_unlock(&index->lock);
+	nv_insert_wake(index->engine);
 	if (remove)
 	{
 		nv_index_remove(index);
@@ -808,7 +809,7 @@ calibrate_default(run *r, nv_error *err)
 	if (status != NV_OK)
 		return status;
 	atomic_store(&r->body->wanted[bucket], 2);
-	status = nv_calibrate(r->body, bucket, ring, run_cancelled, r,
+	status = nv_calibrate(r->body, bucket, false, ring, run_cancelled, r,
 						  &r->request->done, err);
 	nv_ring_destroy(ring);
 	return status;
@@ -860,9 +861,11 @@ take_place_locked(run *r, nv_error *err)
 	}
 	index->body = r->body;
 	nv_passes_free(index); /* they compared the old body */
+	atomic_fetch_add(&index->moves_begun, 1);
 	for (uint64_t i = 0; i < b->n_entries; i++)
 		nv_pending_remove(index->pending, entries[i].element,
 						  entries[i].generation);
+	atomic_fetch_add(&index->moves_over, 1);
 	return NV_OK;
 }
 

@@ -144,6 +144,24 @@ extern const uint32_t *nv_slot_find(const nv_store *store, const uint8_t *page,
 									uint64_t word, uint32_t vertex,
 									uint32_t *degree);
 
+/* Lists on a page that the map names. */
+typedef struct nv_page_lists
+{
+	uint32_t n;
+	uint32_t units; /* that they take */
+	uint32_t vertex[NV_PAGE_UNITS];
+	uint64_t word[NV_PAGE_UNITS];
+} nv_page_lists;
+
+/*
+ * Looks through a copy of a page.  Damaged slots end the look; what it tells
+ * is a moment's truth: verify with nv_slot_find, replace with nv_store_relink.
+ */
+extern void nv_store_page_lists(const nv_store *store, uint64_t page,
+								const uint8_t *bytes, nv_page_lists *lists);
+/* Some writer is still adding lists to the page. */
+extern bool nv_store_page_open(nv_store *store, uint64_t page);
+
 /*
  * Where a vertex's vector is: an aligned extent to read (offset, len), and the
  * position of the record in it.  The caller verifies nv_vector_hash().

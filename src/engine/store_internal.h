@@ -114,6 +114,7 @@ typedef struct nv_page_info
 	uint64_t birth; /* no slot of the page is older; no cut lies between */
 	uint8_t live;   /* slots not yet released */
 	uint8_t state;
+	bool open; /* in RMW and not sealed */
 } nv_page_info;
 
 typedef struct nv_edges
@@ -139,6 +140,8 @@ extern bool nv_edges_take_page(nv_store *store, uint64_t *page);
 /* A slot is born on page; returns the birth of the page `old`. */
 extern uint64_t nv_edges_add_slot(nv_store *store, uint64_t page, uint64_t old);
 extern void nv_edges_release_slot(nv_store *store, uint64_t page);
+/* Its writer adds no more. */
+extern void nv_edges_page_sealed(nv_store *store, uint64_t page);
 /* The page has left RMW. */
 extern void nv_edges_page_written(nv_store *store, uint64_t page);
 /* Releases what the retire list lets go of. */

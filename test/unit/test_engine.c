@@ -356,6 +356,7 @@ setup_with(void **state, nv_metric metric, uint32_t n)
 	f->config.search_threads = 2;
 	f->config.casr_warmup = 30;
 	f->config.cache_size = 1 << 20;
+	f->config.insert_threads = 0; /* rows stay as they come: test_insert.c */
 	f->r = nv_alloc(sizeof(*f->r));
 	f->n = n;
 	f->rows = malloc((size_t) n * DIM * sizeof(float));

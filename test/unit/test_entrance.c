@@ -7,6 +7,7 @@
 #include "entrance.h"
 
 #define POINTS 4000u
+#define SIZE_OF(ent) nv_entrance_scratch_size(ent)
 
 static nv_entrance *
 build(const float *rows, uint32_t n, float ratio, uint64_t seed)
@@ -102,7 +103,7 @@ check_search(float factor)
 		nv_candidate best = nearest_member(ent, rows, POINTS, NULL, at);
 
 		assert_int_equal(
-			nv_entrance_search(ent, at, NV_ENTRANCE_LIST, 10, scratch, out),
+			nv_entrance_search(ent, at, NV_ENTRANCE_LIST, 10, scratch, SIZE_OF(ent), out),
 			10);
 		for (uint32_t i = 0; i < 10; i++)
 		{
@@ -153,7 +154,7 @@ test_drop(void **unused)
 	for (; left > 0; left--)
 	{
 		const float *query = fix_row(rows, (left * 37) % 1000);
-		uint32_t count = nv_entrance_search(ent, query, 10, 20, scratch, out);
+		uint32_t count = nv_entrance_search(ent, query, 10, 20, scratch, SIZE_OF(ent), out);
 
 		/* The list grows past the dead ones; all are in its reach here. */
 		assert_int_equal(count, NV_MIN(left, 20));
@@ -172,7 +173,7 @@ test_drop(void **unused)
 		nv_entrance_drop(ent, v); /* twice is once */
 		assert_true(nv_entrance_member(ent, v++));
 	}
-	assert_int_equal(nv_entrance_search(ent, rows, 10, 20, scratch, out), 0);
+	assert_int_equal(nv_entrance_search(ent, rows, 10, 20, scratch, SIZE_OF(ent), out), 0);
 	/* Not members: nothing happens. */
 	nv_entrance_drop(ent, 1000);
 	nv_entrance_drop(ent, UINT32_MAX);
@@ -197,7 +198,7 @@ test_tiny(void **unused)
 			ent = build(rows, n, all ? 1.0f : 0.0f, 9);
 			scratch = new_scratch(ent);
 			assert_int_equal(nv_entrance_count(ent), count);
-			assert_int_equal(nv_entrance_search(ent, rows, 10, 5, scratch, out),
+			assert_int_equal(nv_entrance_search(ent, rows, 10, 5, scratch, SIZE_OF(ent), out),
 							 count);
 			assert_true(out[0].id < n);
 			nv_entrance_free(ent);
@@ -274,9 +275,9 @@ test_save(void **unused)
 		nv_candidate b[10];
 
 		assert_int_equal(
-			nv_entrance_search(ent, fix_row(rows, q), 10, 10, scratch, a), 10);
+			nv_entrance_search(ent, fix_row(rows, q), 10, 10, scratch, SIZE_OF(ent), a), 10);
 		assert_int_equal(
-			nv_entrance_search(loaded, fix_row(rows, q), 10, 10, scratch, b),
+			nv_entrance_search(loaded, fix_row(rows, q), 10, 10, scratch, SIZE_OF(loaded), b),
 			10);
 		assert_memory_equal(a, b, sizeof(a));
 		for (uint32_t i = 0; i < 10; i++)
@@ -310,7 +311,7 @@ load_damaged(const uint8_t *bytes, size_t size, const float *query)
 		return false;
 	}
 	scratch = new_scratch(loaded);
-	count = nv_entrance_search(loaded, query, 10, 10, scratch, out);
+	count = nv_entrance_search(loaded, query, 10, 10, scratch, SIZE_OF(loaded), out);
 	for (uint32_t i = 0; i < count; i++)
 		assert_true(out[i].id < 100 && !isnan(out[i].dist));
 	free(scratch);
@@ -420,11 +421,10 @@ test_concurrent_drop(void **unused)
 	for (int t = 0; t < 2; t++)
 		assert_int_equal(pthread_create(&threads[t], NULL, drop_all, &d), 0);
 	for (uint32_t q = 0; q < 100; q++)
-		assert_true(nv_entrance_search(ent, fix_row(rows, q), 10, 10, scratch,
-									   out) <= 10);
+		assert_true(nv_entrance_search(ent, fix_row(rows, q), 10, 10, scratch, SIZE_OF(ent), out) <= 10);
 	for (int t = 0; t < 2; t++)
 		pthread_join(threads[t], NULL);
-	assert_int_equal(nv_entrance_search(ent, rows, 10, 10, scratch, out), 0);
+	assert_int_equal(nv_entrance_search(ent, rows, 10, 10, scratch, SIZE_OF(ent), out), 0);
 	nv_entrance_free(ent);
 	free(scratch);
 	free(rows);
