@@ -51,7 +51,8 @@ nv_body_has(const nv_body *body, uint32_t element, uint32_t generation,
 		   (nv_store_edge_word(body->store, vertex) & NV_LINKED) != 0;
 }
 
-/* --- Changing chains ---------------------------------------------------------- */
+/* --- Changing chains
+ * ---------------------------------------------------------- */
 
 static void
 begin_change(nv_body *body)
@@ -125,8 +126,8 @@ nv_body_add_element(nv_body *body, uint32_t element, uint32_t generation,
 		return no_chain_memory((uint64_t) element + 1, err);
 	was_dead = !nv_body_live(body, vertex);
 	begin_change(body);
-	status = nv_store_set_element(body->store, element, vertex, generation,
-								  err);
+	status =
+		nv_store_set_element(body->store, element, vertex, generation, err);
 	if (status == NV_OK)
 		chain_in(body, element, vertex);
 	end_change(body);
@@ -165,7 +166,8 @@ nv_body_drop_element(nv_body *body, uint32_t element, nv_error *err)
 	return NV_OK;
 }
 
-/* --- Reading chains ----------------------------------------------------------- */
+/* --- Reading chains
+ * ----------------------------------------------------------- */
 
 #define WALK_TRIES 8 /* before a walk holds changes up */
 
@@ -217,13 +219,14 @@ nv_body_elements(nv_body *body, uint32_t vertex, nv_element_ref **refs,
 			return memory;
 	}
 	pthread_mutex_lock(&body->chain_lock);
-	memory = walk(body, vertex, atomic_load(&body->chain_changes), refs, room,
-				  n);
+	memory =
+		walk(body, vertex, atomic_load(&body->chain_changes), refs, room, n);
 	pthread_mutex_unlock(&body->chain_lock);
 	return memory;
 }
 
-/* --- Making a body ------------------------------------------------------------ */
+/* --- Making a body
+ * ------------------------------------------------------------ */
 
 /*
  * Chains from the element map, lowest element first.  An element whose vertex
@@ -286,8 +289,7 @@ load_calibration(nv_body *body)
 	if (blob == NULL || len < sizeof(head))
 		return;
 	memcpy(&head, blob, sizeof(head));
-	if ((uint64_t) head.search_bytes + head.insert_bytes !=
-		len - sizeof(head))
+	if ((uint64_t) head.search_bytes + head.insert_bytes != len - sizeof(head))
 		return;
 	blob += sizeof(head);
 	if (nv_casr_load(body->casr, blob, head.search_bytes, NULL) != NV_OK)
@@ -385,8 +387,7 @@ nv_body_create(nv_engine *engine, nv_store *store, const char *dir,
 	body->casr_insert = nv_casr_table_create(engine->config.casr_warmup);
 	body->equal = nv_equal_create();
 	status = body->casr != NULL && body->casr_insert != NULL &&
-					 body->equal != NULL &&
-					 nv_numbers_init(&body->first) &&
+					 body->equal != NULL && nv_numbers_init(&body->first) &&
 					 nv_numbers_init(&body->next) &&
 					 nv_numbers_init(&body->prev)
 				 ? load_blobs(body, err)

@@ -842,7 +842,8 @@ take_place_locked(run *r, nv_error *err)
 
 	if (index->dropped)
 		return nv_fail(err, NV_ENOENT, 0, "index was dropped");
-	qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
+	if (b->n_deleted > 0)
+		qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
 	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
 	{
 		nv_element_ref ref = {entries[i].element, entries[i].generation};
@@ -881,7 +882,8 @@ keep_pending_locked(run *r, nv_error *err)
 
 	if (b->index->dropped)
 		return nv_fail(err, NV_ENOENT, 0, "index was dropped");
-	qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
+	if (b->n_deleted > 0)
+		qsort(b->deleted, b->n_deleted, sizeof(*b->deleted), compare_refs);
 	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
 	{
 		nv_element_ref ref = {entries[i].element, entries[i].generation};

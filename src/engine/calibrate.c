@@ -19,16 +19,16 @@ draw_row(nv_body *body, uint64_t *random, uint8_t *buffer, float *vector)
 
 	for (int attempt = 0; attempt < 100; attempt++)
 	{
-		uint32_t v = (uint32_t) nv_random_below(
-			random, nv_store_vertices(body->store));
+		uint32_t v =
+			(uint32_t) nv_random_below(random, nv_store_vertices(body->store));
 		uint32_t len, skip;
 		uint64_t offset;
 
 		if (!nv_body_live(body, v))
 			continue;
 		nv_store_vector_extent(body->store, v, &offset, &len, &skip);
-		if (nv_file_read(nv_store_vector_file(body->store), buffer, len,
-						 offset, NULL) != NV_OK)
+		if (nv_file_read(nv_store_vector_file(body->store), buffer, len, offset,
+						 NULL) != NV_OK)
 			continue;
 		if (nv_vector_hash(buffer + skip, params->vector_bytes) !=
 			nv_store_vector_hash(body->store, v))
@@ -41,13 +41,13 @@ draw_row(nv_body *body, uint64_t *random, uint8_t *buffer, float *vector)
 
 /* One observation. */
 static nv_status
-observe(nv_body *body, int bucket, bool seek, nv_search *search,
-		nv_ring *ring, uint32_t self, const float *query, nv_error *err)
+observe(nv_body *body, int bucket, bool seek, nv_search *search, nv_ring *ring,
+		uint32_t self, const float *query, nv_error *err)
 {
 	uint64_t dead = atomic_load(&body->dead_vertices);
 	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
-	uint32_t list = nv_widen(nv_casr_bucket_l(bucket),
-							 NV_MIN(dead, vertices), vertices);
+	uint32_t list =
+		nv_widen(nv_casr_bucket_l(bucket), NV_MIN(dead, vertices), vertices);
 	nv_search_options options = {
 		.k = NV_MIN(nv_casr_bucket_k(bucket), vertices),
 		.list_size = list,
@@ -147,8 +147,8 @@ next_wanted(nv_engine *engine, int *bucket, bool *seek)
 
 	pthread_mutex_lock(&engine->lock);
 	for (uint32_t i = 0; i < NV_MAX_INDEXES && found == NULL; i++)
-		for (nv_index *index = engine->table[i];
-			 index != NULL && found == NULL; index = index->hash_next)
+		for (nv_index *index = engine->table[i]; index != NULL && found == NULL;
+			 index = index->hash_next)
 		{
 			nv_body *body = nv_index_body(index);
 
@@ -190,20 +190,19 @@ nv_calibrator_main(void *arg)
 			until.tv_sec += 1;
 			pthread_mutex_lock(&engine->wake_lock);
 			if (!atomic_load(&engine->stopping))
-				pthread_cond_timedwait(&engine->wake_cond,
-									   &engine->wake_lock, &until);
+				pthread_cond_timedwait(&engine->wake_cond, &engine->wake_lock,
+									   &until);
 			pthread_mutex_unlock(&engine->wake_lock);
 			continue;
 		}
-		atomic_store(seek ? &body->wanted_insert[bucket]
-						  : &body->wanted[bucket],
-					 2);
+		atomic_store(
+			seek ? &body->wanted_insert[bucket] : &body->wanted[bucket], 2);
 		atomic_store(&body->calibrating, 1);
 		if (nv_calibrate(body, bucket, seek, ring, calibration_stops, body,
 						 NULL, &err) != NV_OK &&
 			err.status != NV_ECANCELLED)
-			nv_log(NV_LOG_INFO, "calibration of \"%s\" gave up: %s",
-				   body->dir, err.detail);
+			nv_log(NV_LOG_INFO, "calibration of \"%s\" gave up: %s", body->dir,
+				   err.detail);
 		atomic_store(&body->calibrating, 0);
 		nv_ring_forget(ring, nv_store_edge_file(body->store));
 		nv_ring_forget(ring, nv_store_vector_file(body->store));

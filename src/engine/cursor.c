@@ -8,11 +8,12 @@
 
 #define PENDING_SLICE 2048 /* rows compared between two looks at other work */
 
-/* --- life -------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------
+ */
 
 nv_status
-nv_cursor_create(nv_index *index, const nv_request *request,
-				 nv_cursor **out, nv_error *err)
+nv_cursor_create(nv_index *index, const nv_request *request, nv_cursor **out,
+				 nv_error *err)
 {
 	const nv_req_search *ask = &request->u.search;
 	nv_cursor *c;
@@ -57,7 +58,8 @@ nv_cursor_free(nv_cursor *c)
 	free(c);
 }
 
-/* --- unlinked rows -------------------------------------------------------------- */
+/* --- unlinked rows
+ * -------------------------------------------------------------- */
 
 static void
 heap_down(nv_hit *heap, uint32_t n, uint32_t i)
@@ -81,8 +83,7 @@ heap_down(nv_hit *heap, uint32_t n, uint32_t i)
 }
 
 nv_status
-nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more,
-					   nv_error *err)
+nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more, nv_error *err)
 {
 	uint32_t hits;
 
@@ -103,9 +104,8 @@ nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more,
 		c->pending_room = room;
 	}
 	hits = nv_pending_scan(c->index->pending,
-						   (nv_metric) c->index->params.metric, c->query,
-						   *from, PENDING_SLICE, c->pending + c->n_pending,
-						   more);
+						   (nv_metric) c->index->params.metric, c->query, *from,
+						   PENDING_SLICE, c->pending + c->n_pending, more);
 	*from += PENDING_SLICE;
 	c->n_pending += hits;
 	c->all_pending = c->n_pending;
@@ -139,13 +139,12 @@ was_pending(nv_cursor *c, uint32_t element, bool *was, nv_error *err)
 {
 	*was = false;
 	if (c->all_pending == 0 ||
-		(!c->knows_pending &&
-		 atomic_load(&c->index->moves_begun) == c->moves))
+		(!c->knows_pending && atomic_load(&c->index->moves_begun) == c->moves))
 		return NV_OK;
 	if (!c->knows_pending &&
 		!nv_visited_reserve(&c->pending_set, c->all_pending))
-		return nv_fail(err, NV_ENOMEM, 0,
-					   "no memory to know %u unlinked rows", c->all_pending);
+		return nv_fail(err, NV_ENOMEM, 0, "no memory to know %u unlinked rows",
+					   c->all_pending);
 	if (!c->knows_pending)
 		for (uint32_t i = 0; i < c->all_pending; i++)
 			nv_visited_add(&c->pending_set, c->pending[i].element);
@@ -154,7 +153,8 @@ was_pending(nv_cursor *c, uint32_t element, bool *was, nv_error *err)
 	return NV_OK;
 }
 
-/* --- graph rounds ------------------------------------------------------------------ */
+/* --- graph rounds
+ * ------------------------------------------------------------------ */
 
 /* Frontier for k results: wide enough to hold them with some to spare. */
 static uint32_t
@@ -215,8 +215,8 @@ nv_cursor_round(nv_cursor *c, uint8_t *buffer, nv_error *err)
 
 		status = c->search == NULL ? nv_search_create(&c->search, err) : NV_OK;
 		if (status == NV_OK)
-			status = nv_search_start(c->search, &body->view, &options,
-									 c->query, buffer, err);
+			status = nv_search_start(c->search, &body->view, &options, c->query,
+									 buffer, err);
 		c->started = status == NV_OK;
 		return status;
 	}
@@ -255,7 +255,9 @@ nv_cursor_collect(nv_cursor *c, nv_error *err)
 	return NV_OK;
 }
 
-/* --- giving ---------------------------------------------------------------------------- */
+/* --- giving
+ * ----------------------------------------------------------------------------
+ */
 
 /* The element still belongs to the vertex being given. */
 static bool
@@ -354,7 +356,9 @@ nv_cursor_emit(nv_cursor *c, nv_hit *out, uint32_t room, uint32_t *n,
 	return NV_OK;
 }
 
-/* --- the table ---------------------------------------------------------------------------- */
+/* --- the table
+ * ----------------------------------------------------------------------------
+ */
 
 static void
 table_remove_at(nv_engine *engine, uint32_t i)

@@ -294,7 +294,7 @@ checkpoint_due(nv_index *index, bool now)
 	nv_store_get_stats(body->store, &stats);
 	unsaved = atomic_load(&body->unsaved);
 	rows = atomic_load(&body->n_vertices);
-	due = now || nv_now_ns() - index->checkpointed_ns > timeout ||
+	due = now || nv_now_ns() - atomic_load(&index->checkpointed_ns) > timeout ||
 		  (stats.retired_slots >= MIN_DEAD_SLOTS &&
 		   stats.retired_slots * DEAD_SHARE > stats.live_slots) ||
 		  unsaved >= NV_MAX((uint64_t) MIN_UNSAVED_ROWS,

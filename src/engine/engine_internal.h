@@ -129,7 +129,7 @@ struct nv_index
 	_Atomic uint64_t lsn; /* newest journal LSN handed over */
 	pthread_mutex_t load_lock;       /* serialises loading */
 	pthread_mutex_t checkpoint_lock; /* serialises checkpoints */
-	uint64_t checkpointed_ns;
+	_Atomic uint64_t checkpointed_ns;
 	uint64_t no_graph_ns; /* when the state became NO_GRAPH last */
 	nv_pending *pending;
 	_Atomic uint64_t searches;

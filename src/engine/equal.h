@@ -15,7 +15,8 @@
 
 #include "store.h"
 
-/* Vertices of one hash that are looked at; more have 64 equal bits by design. */
+/* Vertices of one hash that are looked at; more have 64 equal bits by design.
+ */
 #define NV_EQUAL_MAX 8
 #define NV_EQUAL_CLAIMS 64 /* at most so many threads */
 

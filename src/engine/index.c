@@ -32,7 +32,7 @@ index_new(nv_engine *engine, const nv_key *key)
 	index->key = *key;
 	index->state = NV_INDEX_OPENING;
 	index->next_generation = 1;
-	index->checkpointed_ns = nv_now_ns();
+	atomic_store(&index->checkpointed_ns, nv_now_ns());
 	pthread_mutex_init(&index->lock, NULL);
 	pthread_mutex_init(&index->load_lock, NULL);
 	pthread_mutex_init(&index->checkpoint_lock, NULL);
@@ -163,8 +163,8 @@ save_calibration(nv_body *body, nv_error *err)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for calibration");
 	/* A table that grows meanwhile saves nothing: room is too small then. */
 	search = nv_casr_save(body->casr, bytes + sizeof(head), search);
-	insert = nv_casr_save(body->casr_insert, bytes + sizeof(head) + search,
-						  insert);
+	insert =
+		nv_casr_save(body->casr_insert, bytes + sizeof(head) + search, insert);
 	head.search_bytes = (uint32_t) search;
 	head.insert_bytes = (uint32_t) insert;
 	memcpy(bytes, &head, sizeof(head));
@@ -188,8 +188,7 @@ save_entrance(nv_body *body, nv_error *err)
 	bytes = nv_entrance_copy(body->entrance, &size);
 	if (bytes == NULL)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for %zu bytes", size);
-	status = nv_store_set_blob(body->store, NV_BLOB_ENTRANCE, bytes, size,
-							   err);
+	status = nv_store_set_blob(body->store, NV_BLOB_ENTRANCE, bytes, size, err);
 	free(bytes);
 	if (status == NV_OK)
 		body->entrance_saved = changes;
@@ -212,13 +211,14 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 	atomic_store(&body->unsaved, 0);
 	if (status == NV_OK)
 		status = nv_store_checkpoint(body->store, &hooks, err);
-	index->checkpointed_ns = nv_now_ns();
+	atomic_store(&index->checkpointed_ns, nv_now_ns());
 	pthread_mutex_unlock(&index->checkpoint_lock);
 	nv_body_put(body);
 	return status;
 }
 
-/* --- INSERT, DELETE --------------------------------------------------------- */
+/* --- INSERT, DELETE ---------------------------------------------------------
+ */
 
 /* The row gets a place among the unlinked ones; index->lock is held. */
 static nv_status
@@ -248,8 +248,7 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 	{
 		if (index->state != NV_INDEX_FULL)
 			nv_log(NV_LOG_INFO, "index %u of database %u: %s; scans are exact",
-				   index->params.index_oid, index->key.database,
-				   err->detail);
+				   index->params.index_oid, index->key.database, err->detail);
 		index->state = NV_INDEX_FULL;
 	}
 	return status;
@@ -296,11 +295,10 @@ delete_locked(nv_index *index, const nv_element_ref *refs, uint32_t n,
 							  refs[i].generation);
 		if (index->body != NULL)
 		{
-			nv_store_element(index->body->store, refs[i].element,
-							 &generation);
+			nv_store_element(index->body->store, refs[i].element, &generation);
 			if (generation == refs[i].generation)
-				status = nv_body_drop_element(index->body, refs[i].element,
-											  err);
+				status =
+					nv_body_drop_element(index->body, refs[i].element, err);
 		}
 		if (status != NV_OK)
 			return status;
@@ -325,8 +323,8 @@ nv_request_delete(nv_engine *engine, nv_request *request)
 	else
 	{
 		pthread_mutex_lock(&index->lock);
-		status = delete_locked(index, (const nv_element_ref *) request->data,
-							   n, &err);
+		status = delete_locked(index, (const nv_element_ref *) request->data, n,
+							   &err);
 		pthread_mutex_unlock(&index->lock);
 		nv_index_set_lsn(index, request->u.del.lsn);
 	}
@@ -334,7 +332,8 @@ nv_request_delete(nv_engine *engine, nv_request *request)
 	nv_answer(engine, request, status, &err);
 }
 
-/* --- INFO -------------------------------------------------------------------- */
+/* --- INFO --------------------------------------------------------------------
+ */
 
 static uint32_t
 info_buckets(nv_body *body, nv_bucket_info *out)

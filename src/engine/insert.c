@@ -55,8 +55,7 @@ leave_full(nv_index *index)
 	nv_engine *engine = index->engine;
 
 	if (index->state == NV_INDEX_FULL &&
-		atomic_load(&engine->pending_bytes) <
-			engine->config.pending_memory / 2)
+		atomic_load(&engine->pending_bytes) < engine->config.pending_memory / 2)
 		index->state = NV_INDEX_OPENING;
 }
 
@@ -84,8 +83,8 @@ settle(nv_index *index, nv_body *body, const nv_journal_entry *entry,
 		nv_body_count_vertex(body);
 	if (index->body != body || index->build != NULL || index->dropped)
 		*how = SETTLE_LATER;
-	else if (!nv_pending_has(index->pending, entry->element,
-							 entry->generation, entry->hash))
+	else if (!nv_pending_has(index->pending, entry->element, entry->generation,
+							 entry->hash))
 		; /* deleted meanwhile */
 	else if (!linked && !nv_body_live(body, vertex))
 		*how = SETTLE_DEAD;
@@ -132,8 +131,8 @@ find_equal(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 		   nv_error *err)
 {
 	uint32_t found[NV_EQUAL_MAX], n;
-	nv_status status = nv_equal_find(l->body->equal, l->body->store, hash,
-									 found, &n, err);
+	nv_status status =
+		nv_equal_find(l->body->equal, l->body->store, hash, found, &n, err);
 
 	*vertex = NV_NO_VERTEX;
 	for (uint32_t i = 0; i < n && *vertex == NV_NO_VERTEX; i++)
@@ -160,9 +159,8 @@ promote(nv_index *index, nv_linker *l, uint32_t vertex)
 	nv_body *body = l->body;
 	uint64_t vertices = atomic_load(&body->n_vertices);
 	uint64_t dead = atomic_load(&body->dead_vertices);
-	double target =
-		(double) body->params.entrance_ratio *
-		(double) (vertices - NV_MIN(dead, vertices));
+	double target = (double) body->params.entrance_ratio *
+					(double) (vertices - NV_MIN(dead, vertices));
 
 	if ((double) nv_entrance_live(body->entrance) >= target ||
 		nv_link_promote(l, vertex, NULL) != NV_OK)
@@ -184,8 +182,7 @@ link_claimed(nv_index *index, nv_linker *l, const nv_journal_entry *entry,
 	bool fresh;
 
 	if (status == NV_OK && vertex != NV_NO_VERTEX)
-		status = settle(index, l->body, entry, vertex, false, false, &how,
-						err);
+		status = settle(index, l->body, entry, vertex, false, false, &how, err);
 	if (status == NV_OK && how == SETTLE_DEAD)
 	{
 		status = nv_link_seek(l, row, vertex, err);
@@ -196,10 +193,9 @@ link_claimed(nv_index *index, nv_linker *l, const nv_journal_entry *entry,
 		fresh = !(nv_store_edge_word(l->body->store, vertex) & NV_LINKED);
 		status = nv_link_vertex(l, vertex, err);
 		if (status == NV_OK)
-			status = settle(index, l->body, entry, vertex, true, fresh, &how,
-							err);
-		if (status == NV_OK && how == SETTLED &&
-			nv_body_live(l->body, vertex))
+			status =
+				settle(index, l->body, entry, vertex, true, fresh, &how, err);
+		if (status == NV_OK && how == SETTLED && nv_body_live(l->body, vertex))
 			promote(index, l, vertex);
 	}
 	*later = how == SETTLE_LATER;
@@ -327,10 +323,10 @@ static void
 work(inserter *t, nv_index *index, nv_body *body)
 {
 	nv_error err = {0};
-	nv_status status = row_memory(t, index->params.dim)
-						   ? nv_linker_use(&t->linker, body, &err)
-						   : nv_fail(&err, NV_ENOMEM, 0,
-									 "no memory to link rows");
+	nv_status status =
+		row_memory(t, index->params.dim)
+			? nv_linker_use(&t->linker, body, &err)
+			: nv_fail(&err, NV_ENOMEM, 0, "no memory to link rows");
 
 	if (status != NV_OK)
 	{
@@ -381,9 +377,9 @@ sleep_until_woken(inserter *t, uint32_t ticket)
 	struct timespec until;
 
 	/* A graph that is to be closed, or without work, is let go. */
-	if (body != NULL && (atomic_load(&body->remove_dir) ||
-						 atomic_load(&body->given_up) ||
-						 nv_now_ns() - t->worked_ns > KEEP_BODY_NS))
+	if (body != NULL &&
+		(atomic_load(&body->remove_dir) || atomic_load(&body->given_up) ||
+		 nv_now_ns() - t->worked_ns > KEEP_BODY_NS))
 		(void) nv_linker_use(&t->linker, NULL, NULL);
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_nsec += IDLE_MS * 1000000;

@@ -32,7 +32,7 @@
 /* A list that is changed by others so often while we read it is damaged. */
 #define MAX_TRIES 1000
 
-_Static_assert(LINK_PAGES * NV_PAGE <= NV_SEARCH_BUFFER,
+_Static_assert(LINK_PAGES *NV_PAGE <= NV_SEARCH_BUFFER,
 			   "pages of back edges go where a search had its own");
 
 /* --- Tools ---------------------------------------------------------------- */
@@ -79,8 +79,8 @@ take_memory(nv_linker *l)
 	/* The list, the newcomer and the centre. */
 	l->list_places = nv_alloc_array(params->max_degree + 2, row);
 	l->page = aligned_alloc(NV_BLOCK, NV_PAGE);
-	return l->turned != NULL && l->code != NULL &&
-		   l->record != NULL && l->prune_scratch != NULL && l->list != NULL &&
+	return l->turned != NULL && l->code != NULL && l->record != NULL &&
+		   l->prune_scratch != NULL && l->list != NULL &&
 		   l->list_places != NULL && l->page != NULL;
 }
 
@@ -97,9 +97,9 @@ nv_linker_use(nv_linker *l, nv_body *body, nv_error *err)
 	nv_body_get(body);
 	atomic_fetch_add(&body->linkers, 1);
 	l->body = body;
-	status = take_memory(l) ? NV_OK
-							: nv_fail(err, NV_ENOMEM, 0,
-									  "no memory to link rows");
+	status = take_memory(l)
+				 ? NV_OK
+				 : nv_fail(err, NV_ENOMEM, 0, "no memory to link rows");
 	if (status == NV_OK)
 		status = nv_search_create(&l->search, err);
 	if (status == NV_OK)
@@ -119,8 +119,8 @@ window(nv_body *body, const nv_config *config)
 	uint32_t untouched = 0;
 
 	if (bucket >= 0 && !nv_casr_ready(body->casr_insert, bucket) &&
-		atomic_compare_exchange_strong(&body->wanted_insert[bucket],
-									   &untouched, 1))
+		atomic_compare_exchange_strong(&body->wanted_insert[bucket], &untouched,
+									   1))
 		nv_engine_wake(body->engine);
 	return nv_casr_window(body->casr_insert, bucket,
 						  config->casr_percentile_insert);
@@ -148,8 +148,8 @@ nv_link_seek(nv_linker *l, const float *row, uint32_t exclude, nv_error *err)
 	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
 	nv_search_options options = {
 		.k = NV_DEFAULT_K,
-		.list_size = nv_widen(config->insert_list_size,
-							  NV_MIN(dead, vertices), vertices),
+		.list_size = nv_widen(config->insert_list_size, NV_MIN(dead, vertices),
+							  vertices),
 		.beam_width = 4,
 		.entrance_list = NV_ENTRANCE_LIST,
 		.window = window(body, config),
@@ -196,8 +196,8 @@ find_place(nv_linker *l, const nv_met *met, float *place)
 	if (met->vector != NULL)
 		nv_pq_project(pq, met->vector, nv_pq_gdim(pq), 1, place, l->turned);
 	else
-		nv_pq_decode_projected(
-			pq, nv_store_code(l->body->store, met->vertex), place);
+		nv_pq_decode_projected(pq, nv_store_code(l->body->store, met->vertex),
+							   place);
 }
 
 /* Explored vertices as candidates; with dead ones only if all are. */
@@ -211,8 +211,7 @@ collect(nv_linker *l, uint32_t self, bool with_dead)
 	{
 		nv_met m = nv_search_met(l->search, i);
 
-		if (m.vertex == self ||
-			!(with_dead || nv_body_live(l->body, m.vertex)))
+		if (m.vertex == self || !(with_dead || nv_body_live(l->body, m.vertex)))
 			continue;
 		l->vertex[n] = m.vertex;
 		l->cand[n] = (nv_candidate){m.dist, n};
@@ -290,9 +289,8 @@ fetch_pages(nv_linker *l, const uint32_t *ids, uint32_t n, page_set *set)
 		set->result[at] = NV_PAGE;
 		set->read[at] = nv_store_get_page(store, page, NV_CACHE_INSERT, bytes,
 										  &set->ticket[at]) == NV_PAGE_MISS;
-		if (set->read[at] &&
-			!nv_ring_read(l->ring, nv_store_edge_file(store), bytes, NV_PAGE,
-						  page * NV_PAGE, at))
+		if (set->read[at] && !nv_ring_read(l->ring, nv_store_edge_file(store),
+										   bytes, NV_PAGE, page * NV_PAGE, at))
 			continue; /* read by itself later */
 		set->n++;
 	}
@@ -349,8 +347,8 @@ read_list(nv_linker *l, uint32_t vertex, const page_set *set, uint64_t *word,
 		if (status != NV_OK)
 			return status;
 		list = nv_slot_find(store, l->page, *word, vertex, degree);
-		if (list == NULL && (tries == MAX_TRIES ||
-							 nv_store_edge_word(store, vertex) == *word))
+		if (list == NULL &&
+			(tries == MAX_TRIES || nv_store_edge_word(store, vertex) == *word))
 			return nv_fail(err, NV_ECORRUPT, 0,
 						   "the list of vertex %u is damaged", vertex);
 	}
@@ -377,13 +375,13 @@ empty_page(nv_linker *l, uint64_t page, const page_set *set, nv_error *err)
 	for (uint32_t i = 0; i < lists.n && status == NV_OK; i++)
 	{
 		uint32_t degree;
-		const uint32_t *ids = nv_slot_find(store, bytes, lists.word[i],
-										   lists.vertex[i], &degree);
+		const uint32_t *ids =
+			nv_slot_find(store, bytes, lists.word[i], lists.vertex[i], &degree);
 
 		if (ids == NULL)
 			continue;
-		status = nv_store_relink(l->writer, lists.vertex[i], lists.word[i],
-								 ids, degree, err);
+		status = nv_store_relink(l->writer, lists.vertex[i], lists.word[i], ids,
+								 degree, err);
 		if (status == NV_OK)
 			atomic_fetch_add(&l->counters->moved, 1);
 		else if (status == NV_EBUSY)
@@ -447,8 +445,7 @@ link_back(nv_linker *l, uint32_t vertex, uint32_t newcomer, bool must_stay,
 				return NV_OK;
 			l->list[leaves] = l->list[--degree];
 		}
-		status = nv_store_relink(l->writer, vertex, word, l->list, degree,
-								 err);
+		status = nv_store_relink(l->writer, vertex, word, l->list, degree, err);
 	} while (status == NV_EBUSY);
 	if (status != NV_OK)
 		return status;

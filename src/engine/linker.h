@@ -37,8 +37,7 @@ typedef struct nv_linker
 } nv_linker;
 
 /* Makes it fit for a graph (a reference is taken), or for none (NULL). */
-extern nv_status nv_linker_use(nv_linker *linker, nv_body *body,
-							   nv_error *err);
+extern nv_status nv_linker_use(nv_linker *linker, nv_body *body, nv_error *err);
 
 /* Searches the row's surroundings; exclude: its vertex, if it has one. */
 extern nv_status nv_link_seek(nv_linker *linker, const float *row,

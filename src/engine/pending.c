@@ -59,8 +59,8 @@ init_lock(pthread_rwlock_t *lock)
 
 	pthread_rwlockattr_init(&attr);
 	/* Readers come without end; a writer must get in. */
-	pthread_rwlockattr_setkind_np(
-		&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlockattr_setkind_np(&attr,
+								  PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	ok = pthread_rwlock_init(lock, &attr) == 0;
 	pthread_rwlockattr_destroy(&attr);
 	return ok;
@@ -283,8 +283,7 @@ nv_pending_give_back(nv_pending *p, const nv_journal_entry *entry)
 	pthread_rwlock_wrlock(&p->lock);
 	place = table_find(p, entry->element);
 	slot = place != NO_SLOT ? p->table[place] : NO_SLOT;
-	if (slot != NO_SLOT &&
-		entry_of(p, slot)->generation == entry->generation &&
+	if (slot != NO_SLOT && entry_of(p, slot)->generation == entry->generation &&
 		!chunk_of(p, slot)->waits[slot % CHUNK])
 		queue_in(p, slot);
 	pthread_rwlock_unlock(&p->lock);
