@@ -19,7 +19,7 @@
 
 /* When a changed index is published before its time is over. */
 #define DEAD_SHARE 8             /* retired slots: this part of all, and */
-#define MIN_DEAD_SLOTS 65536     /* this many, about 12 MiB */
+#define MIN_DEAD_SLOTS 32768     /* this many, about 6 MiB */
 #define MIN_UNSAVED_ROWS 20000   /* rows linked: this many, and */
 #define UNSAVED_SHARE 200        /* this part of all */
 

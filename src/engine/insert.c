@@ -143,13 +143,23 @@ find_equal(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 
 /* --- One row -------------------------------------------------------------- */
 
-/* A vertex of its own for a row whose position was sought. */
+/* Seeks a position while the row's vector is written, for a new vertex. */
 static nv_status
 add_vertex(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 		   nv_error *err)
 {
+	nv_status status = nv_link_write(l, row, err), written;
+
+	if (status != NV_OK)
+		return status;
+	status = nv_link_seek(l, row, NV_NO_VERTEX, err);
+	written = nv_link_written(l, status == NV_OK ? err : NULL);
+	if (status == NV_OK)
+		status = written;
+	if (status != NV_OK)
+		return status;
 	nv_pq_encode(l->body->pq, nv_search_mapped(l->search), l->code);
-	return nv_store_add_vertex(l->writer, row, hash, l->code, vertex, err);
+	return nv_store_enter_vertex(l->writer, hash, l->code, vertex, err);
 }
 
 /* Below its target size the entrance graph takes the vertex in. */
@@ -185,9 +195,9 @@ link_claimed(nv_index *index, nv_linker *l, const nv_journal_entry *entry,
 		status = settle(index, l->body, entry, vertex, false, false, &how, err);
 	if (status == NV_OK && how == SETTLE_DEAD)
 	{
-		status = nv_link_seek(l, row, vertex, err);
-		if (status == NV_OK && vertex == NV_NO_VERTEX)
-			status = add_vertex(l, entry->hash, row, &vertex, err);
+		status = vertex == NV_NO_VERTEX
+					 ? add_vertex(l, entry->hash, row, &vertex, err)
+					 : nv_link_seek(l, row, vertex, err);
 		if (status != NV_OK)
 			return status;
 		fresh = !(nv_store_edge_word(l->body->store, vertex) & NV_LINKED);
@@ -426,18 +436,22 @@ nv_inserter_main(void *arg)
 {
 	nv_inserter *self = arg;
 	inserter t = {.engine = self->engine};
+	nv_io_method method = (nv_io_method) t.engine->config.io_method;
 	nv_error err;
 
-	if (nv_ring_create((nv_io_method) t.engine->config.io_method,
-					   NV_SEARCH_BUFFER, &t.linker.ring, &err) != NV_OK)
+	if (nv_ring_create(method, NV_SEARCH_BUFFER, &t.linker.ring, &err) !=
+			NV_OK ||
+		nv_ring_create(method, 0, &t.linker.write_ring, &err) != NV_OK)
 	{
 		nv_log(NV_LOG_WARNING, "an insert thread could not start: %s",
 			   err.detail);
+		nv_ring_destroy(t.linker.ring);
 		return NULL;
 	}
 	inserter_loop(&t);
 	(void) nv_linker_use(&t.linker, NULL, NULL);
 	nv_ring_destroy(t.linker.ring);
+	nv_ring_destroy(t.linker.write_ring);
 	free(t.row);
 	return NULL;
 }

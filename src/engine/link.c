@@ -16,6 +16,8 @@
  * Source: navis-system.txt, CASR and NAVIS-Update; algorithms.md section 9;
  * design.md section 4, "Position seeking", "Concurrency".
  */
+#include <errno.h>
+
 #include "linker.h"
 #include "pool.h"
 #include "pq_internal.h"
@@ -40,7 +42,7 @@ _Static_assert(LINK_PAGES *NV_PAGE <= NV_SEARCH_BUFFER,
 static void
 let_go(nv_linker *l)
 {
-	nv_ring *ring = l->ring;
+	nv_ring *ring = l->ring, *write_ring = l->write_ring;
 
 	if (l->body == NULL)
 		return;
@@ -48,6 +50,7 @@ let_go(nv_linker *l)
 	nv_search_free(l->search);
 	nv_ring_forget(ring, nv_store_edge_file(l->body->store));
 	nv_ring_forget(ring, nv_store_vector_file(l->body->store));
+	nv_ring_forget(write_ring, nv_store_vector_file(l->body->store));
 	atomic_fetch_sub(&l->body->linkers, 1);
 	nv_body_put(l->body);
 	free(l->code);
@@ -62,6 +65,7 @@ let_go(nv_linker *l)
 	free(l->page);
 	memset(l, 0, sizeof(*l));
 	l->ring = ring;
+	l->write_ring = write_ring;
 }
 
 static bool
@@ -107,6 +111,41 @@ nv_linker_use(nv_linker *l, nv_body *body, nv_error *err)
 	if (status != NV_OK)
 		let_go(l);
 	return status;
+}
+
+/* --- The vector ----------------------------------------------------------- */
+
+nv_status
+nv_link_write(nv_linker *l, const float *row, nv_error *err)
+{
+	nv_vector_write write;
+	nv_status status = nv_store_place_vector(l->writer, row, &write, err);
+	bool queued;
+
+	if (status != NV_OK)
+		return status;
+	queued = nv_ring_write(l->write_ring, write.file, write.buf, write.len,
+						   write.offset, write.len);
+	nv_assert(queued); /* there is one at a time */
+	nv_ring_submit(l->write_ring);
+	return queued ? NV_OK : nv_fail(err, NV_EIO, 0, "the ring is full");
+}
+
+nv_status
+nv_link_written(nv_linker *l, nv_error *err)
+{
+	nv_completion done;
+	int error;
+
+	nv_assert(nv_ring_inflight(l->write_ring) == 1);
+	while (nv_ring_reap(l->write_ring, &done, 1, true) == 0)
+		;
+	if (done.result == (int32_t) done.token)
+		return NV_OK;
+	error = done.result < 0 ? -done.result : 0;
+	return nv_fail(err, error == ENOSPC ? NV_ENOSPC : NV_EIO, error,
+				   "could not write a vector: %s",
+				   error != 0 ? strerror(error) : "it was written in part");
 }
 
 /* --- Seeking -------------------------------------------------------------- */

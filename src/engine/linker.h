@@ -13,7 +13,8 @@
 
 typedef struct nv_linker
 {
-	nv_ring *ring; /* the thread's; arena of NV_SEARCH_BUFFER bytes */
+	nv_ring *ring;       /* the thread's; arena of NV_SEARCH_BUFFER bytes */
+	nv_ring *write_ring; /* for the one vector that is on its way to disk */
 	nv_body *body; /* NULL: no graph at hand */
 	nv_writer *writer;
 	nv_search *search;
@@ -38,6 +39,14 @@ typedef struct nv_linker
 
 /* Makes it fit for a graph (a reference is taken), or for none (NULL). */
 extern nv_status nv_linker_use(nv_linker *linker, nv_body *body, nv_error *err);
+
+/*
+ * Begins to write the row's vector; nv_link_written waits until it is in the
+ * file, which must come before anything else is begun or the thread ends.
+ */
+extern nv_status nv_link_write(nv_linker *linker, const float *row,
+							   nv_error *err);
+extern nv_status nv_link_written(nv_linker *linker, nv_error *err);
 
 /* Searches the row's surroundings; exclude: its vertex, if it has one. */
 extern nv_status nv_link_seek(nv_linker *linker, const float *row,

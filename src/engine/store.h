@@ -248,6 +248,26 @@ extern nv_status nv_store_add_vertex(nv_writer *writer, const void *vector,
 									 uint32_t *vertex, nv_error *err);
 
 /*
+ * The same in two steps, for whoever has something to do while the vector is
+ * written: what is to be written, from memory of the writer's, and then, when
+ * it is in the file, the vertex.  Without the second step, or when the write
+ * fails, nothing has happened.
+ */
+typedef struct nv_vector_write
+{
+	nv_file *file;
+	const uint8_t *buf;
+	uint32_t len;
+	uint64_t offset;
+} nv_vector_write;
+
+extern nv_status nv_store_place_vector(nv_writer *writer, const void *vector,
+									   nv_vector_write *write, nv_error *err);
+extern nv_status nv_store_enter_vertex(nv_writer *writer, uint64_t hash,
+									   const uint8_t *code, uint32_t *vertex,
+									   nv_error *err);
+
+/*
  * The vertex has its list and all its back edges: sets the linked bit, which
  * relinking keeps.  NV_EINVAL: it has no list.
  */

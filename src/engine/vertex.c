@@ -275,47 +275,65 @@ next_id(nv_writer *w, unit_shape shape, nv_error *err)
 
 /* --- Adding --------------------------------------------------------------- */
 
-/* Writes the blocks that the record of an id of the writer's unit lies in. */
-static nv_status
-write_record(nv_writer *w, unit_shape shape, const void *vector, nv_error *err)
+/* The blocks that the record of an id of the writer's unit lies in. */
+nv_status
+nv_store_place_vector(nv_writer *w, const void *vector, nv_vector_write *write,
+					  nv_error *err)
 {
 	nv_store *store = w->store;
+	unit_shape shape = shape_of(store);
 	uint32_t bytes = store->params.vector_bytes;
 	uint32_t align = NV_MAX(nv_file_align(store->vectors.file), NV_SECTOR);
-	uint64_t base = w->unit.number * shape.bytes;
-	uint32_t at = (uint32_t) (nv_record_offset(bytes, w->unit.next) - base);
-	uint32_t first = at / align * align;
-	uint32_t end = (uint32_t) nv_round_up(at + bytes, align);
+	nv_status status = nv_store_check(store, err);
+	uint32_t at, first;
+	uint64_t base;
 
-	nv_assert(end <= shape.bytes);
+	if (status != NV_OK)
+		return status;
+	if (atomic_load(&store->state.number) == 0)
+		return nv_fail(err, NV_EINVAL, 0,
+					   "vertices are added after the first checkpoint");
+	status = next_id(w, shape, err);
+	if (status != NV_OK)
+		return status;
+	base = w->unit.number * shape.bytes;
+	at = (uint32_t) (nv_record_offset(bytes, w->unit.next) - base);
+	first = at / align * align;
 	memcpy(w->unit.buffer + at, vector, bytes);
-	return nv_file_write(store->vectors.file, w->unit.buffer + first,
-						 end - first, base + first, err);
+	write->file = store->vectors.file;
+	write->buf = w->unit.buffer + first;
+	write->len = (uint32_t) nv_round_up(at + bytes, align) - first;
+	write->offset = base + first;
+	nv_assert(first + write->len <= shape.bytes);
+	return NV_OK;
 }
 
-/* Hash and code of a vertex whose vector is in the file. */
-static nv_status
-enter_vertex(nv_store *store, uint32_t vertex, uint64_t hash,
-			 const uint8_t *code, nv_error *err)
+/* Hash and code of the vertex whose vector was placed and written. */
+nv_status
+nv_store_enter_vertex(nv_writer *w, uint64_t hash, const uint8_t *code,
+					  uint32_t *vertex, nv_error *err)
 {
-	uint32_t stride = store->params.code_stride;
+	nv_store *store = w->store;
+	uint32_t stride = store->params.code_stride, v = w->unit.next;
 	uint64_t epoch;
 	nv_status status;
 
+	nv_assert(w->unit.next < w->unit.end);
 	pthread_rwlock_rdlock(&store->gate);
 	epoch = atomic_load(&store->epoch);
-	status = nv_array_touch(&store->map, (uint64_t) vertex * NV_MAP_ENTRY,
+	status = nv_array_touch(&store->map, (uint64_t) v * NV_MAP_ENTRY,
 							NV_MAP_ENTRY, epoch, err);
 	if (status == NV_OK)
-		status = nv_array_touch(&store->codes, (uint64_t) vertex * stride,
-								stride, epoch, err);
+		status = nv_array_touch(&store->codes, (uint64_t) v * stride, stride,
+								epoch, err);
 	if (status == NV_OK)
 	{
 		if (stride > 0)
-			memcpy(nv_array_entry(&store->codes, vertex), code, stride);
-		atomic_store(nv_map_field(store, vertex, NV_MAP_RECORD), vertex);
-		atomic_store(nv_map_field(store, vertex, NV_MAP_HASH), hash);
+			memcpy(nv_array_entry(&store->codes, v), code, stride);
+		atomic_store(nv_map_field(store, v, NV_MAP_RECORD), v);
+		atomic_store(nv_map_field(store, v, NV_MAP_HASH), hash);
 		atomic_store(&store->dirty, true);
+		*vertex = w->unit.next++;
 	}
 	pthread_rwlock_unlock(&store->gate);
 	return status;
@@ -325,21 +343,13 @@ nv_status
 nv_store_add_vertex(nv_writer *writer, const void *vector, uint64_t hash,
 					const uint8_t *code, uint32_t *vertex, nv_error *err)
 {
-	nv_store *store = writer->store;
-	unit_shape shape = shape_of(store);
-	nv_status status = nv_store_check(store, err);
+	nv_vector_write write;
+	nv_status status = nv_store_place_vector(writer, vector, &write, err);
 
-	if (status != NV_OK)
-		return status;
-	if (atomic_load(&store->state.number) == 0)
-		return nv_fail(err, NV_EINVAL, 0,
-					   "vertices are added after the first checkpoint");
-	status = next_id(writer, shape, err);
 	if (status == NV_OK)
-		status = write_record(writer, shape, vector, err);
+		status = nv_file_write(write.file, write.buf, write.len, write.offset,
+							   err);
 	if (status == NV_OK)
-		status = enter_vertex(store, writer->unit.next, hash, code, err);
-	if (status == NV_OK)
-		*vertex = writer->unit.next++;
+		status = nv_store_enter_vertex(writer, hash, code, vertex, err);
 	return status;
 }
