@@ -54,6 +54,9 @@ typedef struct nv_config
 	uint32_t max_cursors;
 	uint32_t cursor_idle; /* seconds before an unused cursor may go */
 	bool fsync;
+	uint32_t insert_threads;       /* 0 .. 32; 0: rows stay unlinked */
+	uint32_t insert_list_size;     /* |E_pos| */
+	double casr_percentile_insert; /* 1 .. 100 */
 } nv_config;
 
 typedef struct nv_engine nv_engine;

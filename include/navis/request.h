@@ -294,6 +294,24 @@ typedef struct nv_req_info
 	uint32_t n_buckets;
 	uint32_t cursors;
 	uint64_t searches, damaged;
+	/* insertion since the index was opened */
+	uint64_t insert_queue;   /* rows that wait to be linked */
+	uint64_t inserted;       /* rows that were pending and are in the graph */
+	uint64_t inserted_equal; /* of these, to the vertex of an equal row */
+	uint64_t seeks;          /* positions sought */
+	uint64_t seek_pages, seek_reads; /* edge pages looked at, read from disk */
+	uint64_t seek_explored,
+		seek_vectors;   /* vertices explored, vectors loaded */
+	uint64_t relinks;   /* lists rewritten for back edges */
+	uint64_t overflows; /* of these, full ones: delta prunes */
+	uint64_t moved;     /* lists moved so that their pages get free */
+	uint64_t promotions;
+	uint64_t insert_failures; /* rows put back for another try */
+	uint32_t insert_threads;
+	uint32_t window_insert;   /* w, or UINT32_MAX: everything is loaded */
+	uint32_t insert_observed; /* warm-up of it so far */
+	uint32_t entrance_live;
+	uint64_t live_slots, retired_slots; /* of the edge file */
 } nv_req_info;
 
 typedef struct nv_bucket_info

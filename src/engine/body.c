@@ -3,9 +3,12 @@
  *		One finished graph of an index: store, codebook, entrance graph,
  *		calibration, and the chains that lead from a vertex to its elements.
  *
- * Within a body elements are only ever taken out, so a chain never loses a
- * link under a reader: an element that is gone merely no longer names its
- * vertex in the element map.
+ * Elements come at the head of a chain and go from anywhere in it; a freed
+ * element may come back in another chain.  So a link that a reader follows may
+ * lead anywhere by the time it is there.  Readers therefore take a whole chain
+ * at once, and what they got counts if no chain changed meanwhile (a sequence
+ * lock); who fails too often holds changes up.  What becomes of the elements
+ * afterwards the element map tells.
  */
 #include "engine_internal.h"
 
@@ -24,61 +27,120 @@ nv_widen(uint32_t list_size, uint64_t dead, uint64_t all)
 	return (uint32_t) NV_MIN(wide, (uint64_t) NV_MAX_VERTICES);
 }
 
+bool
+nv_body_live(const nv_body *body, uint32_t vertex)
+{
+	return nv_numbers_get(&body->first, vertex) != NV_NO_ELEMENT;
+}
+
 static bool
 body_live(void *arg, uint32_t vertex)
 {
-	return nv_body_element(arg, vertex, NV_NO_ELEMENT) != NV_NO_ELEMENT;
-}
-
-/*
- * from = NV_NO_ELEMENT: the first live element, else the first live one after
- * from.
- */
-uint32_t
-nv_body_element(const nv_body *body, uint32_t vertex, uint32_t from)
-{
-	uint32_t e =
-		from == NV_NO_ELEMENT
-			? atomic_load_explicit(&body->first[vertex], memory_order_acquire)
-			: atomic_load_explicit(&body->next[from], memory_order_acquire);
-
-	while (e != NV_NO_ELEMENT)
-	{
-		uint32_t generation;
-
-		if (nv_store_element(body->store, e, &generation) == vertex)
-			return e;
-		e = atomic_load_explicit(&body->next[e], memory_order_acquire);
-	}
-	return NV_NO_ELEMENT;
+	return nv_body_live(arg, vertex);
 }
 
 bool
 nv_body_has(const nv_body *body, uint32_t element, uint32_t generation,
 			uint64_t hash)
 {
-	uint32_t found, vertex;
+	uint32_t found;
+	uint32_t vertex = nv_store_element(body->store, element, &found);
 
-	if (element >= body->n_elements)
-		return false;
-	vertex = nv_store_element(body->store, element, &found);
 	return vertex != NV_NO_VERTEX && found == generation &&
-		   nv_store_vector_hash(body->store, vertex) == hash;
+		   nv_store_vector_hash(body->store, vertex) == hash &&
+		   (nv_store_edge_word(body->store, vertex) & NV_LINKED) != 0;
 }
 
-/* The vertex lost an element: is it dead now?  Skips dead heads of its chain.
- */
-static void
-vertex_lost_element(nv_body *body, uint32_t vertex)
-{
-	uint32_t e = nv_body_element(body, vertex, NV_NO_ELEMENT);
+/* --- Changing chains
+ * ---------------------------------------------------------- */
 
-	atomic_store_explicit(&body->first[vertex], e, memory_order_release);
-	if (e != NV_NO_ELEMENT)
-		return;
+static void
+begin_change(nv_body *body)
+{
+	pthread_mutex_lock(&body->chain_lock);
+	atomic_fetch_add(&body->chain_changes, 1);
+}
+
+static void
+end_change(nv_body *body)
+{
+	atomic_fetch_add(&body->chain_changes, 1);
+	pthread_mutex_unlock(&body->chain_lock);
+}
+
+/* Puts an element at the head of a chain there is room for. */
+static void
+chain_in(nv_body *body, uint32_t element, uint32_t vertex)
+{
+	nv_number *first = nv_numbers_at(&body->first, vertex);
+	uint32_t head = atomic_load(first);
+
+	atomic_store(nv_numbers_at(&body->next, element), head);
+	atomic_store(nv_numbers_at(&body->prev, element), NV_NO_ELEMENT);
+	if (head != NV_NO_ELEMENT)
+		atomic_store(nv_numbers_at(&body->prev, head), element);
+	atomic_store(first, element);
+}
+
+static void
+chain_out(nv_body *body, uint32_t element, uint32_t vertex)
+{
+	uint32_t next = nv_numbers_get(&body->next, element);
+	uint32_t prev = nv_numbers_get(&body->prev, element);
+
+	if (prev != NV_NO_ELEMENT)
+		atomic_store(nv_numbers_at(&body->next, prev), next);
+	else
+		atomic_store(nv_numbers_at(&body->first, vertex), next);
+	if (next != NV_NO_ELEMENT)
+		atomic_store(nv_numbers_at(&body->prev, next), prev);
+}
+
+/* Room for the chain links of a vertex and an element. */
+static bool
+chain_room(nv_body *body, uint32_t element, uint32_t vertex)
+{
+	return nv_numbers_grow(&body->first, (uint64_t) vertex + 1) &&
+		   nv_numbers_grow(&body->next, (uint64_t) element + 1) &&
+		   nv_numbers_grow(&body->prev, (uint64_t) element + 1);
+}
+
+static nv_status
+no_chain_memory(uint64_t elements, nv_error *err)
+{
+	return nv_fail(err, NV_ENOMEM, 0,
+				   "no memory for the element chains of %llu elements",
+				   (unsigned long long) elements);
+}
+
+nv_status
+nv_body_add_element(nv_body *body, uint32_t element, uint32_t generation,
+					uint32_t vertex, nv_error *err)
+{
+	uint32_t old;
+	nv_status status;
+	bool was_dead;
+
+	nv_assert(nv_store_element(body->store, element, &old) == NV_NO_VERTEX);
+	if (!chain_room(body, element, vertex))
+		return no_chain_memory((uint64_t) element + 1, err);
+	was_dead = !nv_body_live(body, vertex);
+	begin_change(body);
+	status =
+		nv_store_set_element(body->store, element, vertex, generation, err);
+	if (status == NV_OK)
+		chain_in(body, element, vertex);
+	end_change(body);
+	if (status == NV_OK && was_dead)
+		atomic_fetch_sub(&body->dead_vertices, 1);
+	return status;
+}
+
+void
+nv_body_count_vertex(nv_body *body)
+{
+	atomic_fetch_add(&body->n_vertices, 1);
 	atomic_fetch_add(&body->dead_vertices, 1);
-	if (body->entrance != NULL)
-		nv_entrance_drop(body->entrance, vertex);
 }
 
 nv_status
@@ -87,54 +149,154 @@ nv_body_drop_element(nv_body *body, uint32_t element, nv_error *err)
 	uint32_t generation, vertex;
 	nv_status status;
 
-	if (element >= body->n_elements)
-		return NV_OK;
 	vertex = nv_store_element(body->store, element, &generation);
 	if (vertex == NV_NO_VERTEX)
 		return NV_OK;
+	begin_change(body);
 	status = nv_store_set_element(body->store, element, NV_NO_VERTEX,
 								  generation, err);
 	if (status == NV_OK)
-		vertex_lost_element(body, vertex);
-	return status;
+		chain_out(body, element, vertex);
+	end_change(body);
+	if (status != NV_OK || nv_body_live(body, vertex))
+		return status;
+	atomic_fetch_add(&body->dead_vertices, 1);
+	if (body->entrance != NULL)
+		nv_entrance_drop(body->entrance, vertex);
+	return NV_OK;
 }
 
-/* Chains from the element map, lowest element first. */
+/* --- Reading chains
+ * ----------------------------------------------------------- */
+
+#define WALK_TRIES 8 /* before a walk holds changes up */
+
+/* Walks the chain; false: no memory.  What it got counts if nothing changed. */
+static bool
+walk(const nv_body *body, uint32_t vertex, uint64_t changes,
+	 nv_element_ref **refs, uint32_t *room, uint32_t *n)
+{
+	uint32_t e = nv_numbers_get(&body->first, vertex);
+
+	*n = 0;
+	while (e != NV_NO_ELEMENT)
+	{
+		nv_element_ref *grown;
+
+		if (*n == *room)
+		{
+			grown = realloc(*refs, NV_MAX(2 * *room, 4u) * sizeof(*grown));
+			if (grown == NULL)
+				return false;
+			*refs = grown;
+			*room = NV_MAX(2 * *room, 4u);
+		}
+		(*refs)[*n].element = e;
+		(void) nv_store_element(body->store, e, &(*refs)[*n].generation);
+		(*n)++;
+		e = nv_numbers_get(&body->next, e);
+		/* A chain that changes may lead in a circle. */
+		if (*n % 64 == 0 && atomic_load(&body->chain_changes) != changes)
+			break;
+	}
+	return true;
+}
+
+bool
+nv_body_elements(nv_body *body, uint32_t vertex, nv_element_ref **refs,
+				 uint32_t *room, uint32_t *n)
+{
+	bool memory = true;
+
+	for (int i = 0; i < WALK_TRIES && memory; i++)
+	{
+		uint64_t changes = atomic_load(&body->chain_changes);
+
+		if (changes % 2 != 0)
+			continue;
+		memory = walk(body, vertex, changes, refs, room, n);
+		if (atomic_load(&body->chain_changes) == changes)
+			return memory;
+	}
+	pthread_mutex_lock(&body->chain_lock);
+	memory =
+		walk(body, vertex, atomic_load(&body->chain_changes), refs, room, n);
+	pthread_mutex_unlock(&body->chain_lock);
+	return memory;
+}
+
+/* --- Making a body
+ * ------------------------------------------------------------ */
+
+/*
+ * Chains from the element map, lowest element first.  An element whose vertex
+ * is not linked is as if absent.
+ */
 static nv_status
 build_chains(nv_body *body, nv_error *err)
 {
-	body->n_vertices = nv_store_vertices(body->store);
-	body->n_elements = nv_store_elements(body->store);
-	body->first = nv_alloc_array(body->n_vertices, sizeof(*body->first));
-	body->next = nv_alloc_array(body->n_elements, sizeof(*body->next));
-	if (body->first == NULL || body->next == NULL)
-		return nv_fail(err, NV_ENOMEM, 0,
-					   "no memory for the element chains of %llu elements",
-					   (unsigned long long) body->n_elements);
-	for (uint32_t v = 0; v < body->n_vertices; v++)
-		atomic_init(&body->first[v], NV_NO_ELEMENT);
-	for (uint64_t i = body->n_elements; i > 0; i--)
+	uint32_t vertices = nv_store_vertices(body->store), linked = 0;
+	uint64_t elements = nv_store_elements(body->store);
+
+	if (!nv_numbers_grow(&body->first, vertices) ||
+		!nv_numbers_grow(&body->next, elements) ||
+		!nv_numbers_grow(&body->prev, elements))
+		return no_chain_memory(elements, err);
+	for (uint64_t i = elements; i > 0; i--)
 	{
 		uint32_t e = (uint32_t) (i - 1), generation;
 		uint32_t v = nv_store_element(body->store, e, &generation);
 
-		atomic_init(&body->next[e], NV_NO_ELEMENT);
 		if (v == NV_NO_VERTEX)
 			continue;
-		if (v >= body->n_vertices)
+		if (v >= vertices)
 			return nv_fail(err, NV_ECORRUPT, 0,
-						   "element %u names vertex %u of %u", e, v,
-						   body->n_vertices);
-		atomic_init(&body->next[e], atomic_load(&body->first[v]));
-		atomic_store(&body->first[v], e);
-	}
-	for (uint32_t v = 0; v < body->n_vertices; v++)
-		if (atomic_load(&body->first[v]) == NV_NO_ELEMENT)
+						   "element %u names vertex %u of %u", e, v, vertices);
+		if (nv_store_edge_word(body->store, v) & NV_LINKED)
+			chain_in(body, e, v);
+		else
 		{
-			atomic_fetch_add(&body->dead_vertices, 1);
-			nv_entrance_drop(body->entrance, v);
+			nv_status status = nv_store_set_element(
+				body->store, e, NV_NO_VERTEX, generation, err);
+
+			if (status != NV_OK)
+				return status;
 		}
+	}
+	for (uint32_t v = 0; v < vertices; v++)
+	{
+		bool is_linked = nv_store_edge_word(body->store, v) & NV_LINKED;
+
+		linked += is_linked;
+		if (nv_body_live(body, v))
+			continue;
+		atomic_fetch_add(&body->dead_vertices, is_linked);
+		nv_entrance_drop(body->entrance, v);
+	}
+	atomic_store(&body->n_vertices, linked);
 	return NV_OK;
+}
+
+/* Windows of both kinds; what cannot be read costs a warm-up, nothing else. */
+static void
+load_calibration(nv_body *body)
+{
+	nv_calibration_head head;
+	size_t len;
+	const uint8_t *blob =
+		nv_store_get_blob(body->store, NV_BLOB_CALIBRATION, &len);
+
+	if (blob == NULL || len < sizeof(head))
+		return;
+	memcpy(&head, blob, sizeof(head));
+	if ((uint64_t) head.search_bytes + head.insert_bytes != len - sizeof(head))
+		return;
+	blob += sizeof(head);
+	if (nv_casr_load(body->casr, blob, head.search_bytes, NULL) != NV_OK)
+		nv_casr_reset(body->casr);
+	if (nv_casr_load(body->casr_insert, blob + head.search_bytes,
+					 head.insert_bytes, NULL) != NV_OK)
+		nv_casr_reset(body->casr_insert);
 }
 
 /* Everything that the blobs hold. */
@@ -176,9 +338,8 @@ load_blobs(nv_body *body, nv_error *err)
 							  meta.gspace.gdim, &body->entrance, err);
 	if (status != NV_OK)
 		return status;
-	blob = nv_store_get_blob(body->store, NV_BLOB_CALIBRATION, &len);
-	if (blob != NULL && nv_casr_load(body->casr, blob, len, err) != NV_OK)
-		nv_casr_reset(body->casr); /* costs a warm-up, nothing else */
+	load_calibration(body);
+	body->params = meta.params;
 	body->view.gspace = meta.gspace;
 	body->view.medoid = meta.medoid;
 	body->pq_rotated = meta.pq_rotated;
@@ -195,8 +356,12 @@ body_free(nv_body *body)
 	nv_pq_free(body->pq);
 	nv_entrance_free(body->entrance);
 	nv_casr_table_free(body->casr);
-	free((void *) body->first);
-	free((void *) body->next);
+	nv_casr_table_free(body->casr_insert);
+	nv_numbers_free(&body->first);
+	nv_numbers_free(&body->next);
+	nv_numbers_free(&body->prev);
+	nv_equal_free(body->equal);
+	pthread_mutex_destroy(&body->chain_lock);
 	free(body);
 }
 
@@ -217,10 +382,16 @@ nv_body_create(nv_engine *engine, nv_store *store, const char *dir,
 	body->store = store;
 	body->generation = generation;
 	snprintf(body->dir, sizeof(body->dir), "%s", dir);
+	pthread_mutex_init(&body->chain_lock, NULL);
 	body->casr = nv_casr_table_create(engine->config.casr_warmup);
-	status = body->casr != NULL
+	body->casr_insert = nv_casr_table_create(engine->config.casr_warmup);
+	body->equal = nv_equal_create();
+	status = body->casr != NULL && body->casr_insert != NULL &&
+					 body->equal != NULL && nv_numbers_init(&body->first) &&
+					 nv_numbers_init(&body->next) &&
+					 nv_numbers_init(&body->prev)
 				 ? load_blobs(body, err)
-				 : nv_fail(err, NV_ENOMEM, 0, "no memory for calibration");
+				 : nv_fail(err, NV_ENOMEM, 0, "no memory for an index");
 	if (status == NV_OK)
 		status = build_chains(body, err);
 	if (status != NV_OK)
@@ -228,6 +399,8 @@ nv_body_create(nv_engine *engine, nv_store *store, const char *dir,
 		body_free(body);
 		return status;
 	}
+	/* Drops made while chains were built are those of the saved form. */
+	body->entrance_saved = nv_entrance_changes(body->entrance);
 	body->view.store = store;
 	body->view.pq = body->pq;
 	body->view.entrance = body->entrance;

@@ -161,6 +161,7 @@ detach(nv_build *b, bool succeeded)
 		remove = true;
 	}
 	pthread_mutex_unlock(&index->lock);
+	nv_insert_wake(index->engine);
 	if (remove)
 	{
 		nv_index_remove(index);
@@ -811,7 +812,7 @@ calibrate_default(run *r, nv_error *err)
 	view.rows = row_of(r->b, 0);
 	view.rows_stride = r->b->stride;
 	atomic_store(&r->body->wanted[bucket], 2);
-	status = nv_calibrate(r->body, &view, bucket, ring, run_cancelled, r,
+	status = nv_calibrate(r->body, &view, bucket, false, ring, run_cancelled, r,
 						  &r->request->done, err);
 	nv_ring_destroy(ring);
 	return status;
@@ -874,9 +875,11 @@ take_place_locked(run *r, nv_error *err)
 	}
 	index->body = r->body;
 	nv_passes_free(index); /* they compared the old body */
+	atomic_fetch_add(&index->moves_begun, 1);
 	for (uint64_t i = 0; i < b->n_entries; i++)
 		nv_pending_remove(index->pending, entries[i].element,
 						  entries[i].generation);
+	atomic_fetch_add(&index->moves_over, 1);
 	return NV_OK;
 }
 

@@ -30,11 +30,12 @@ draw_row(nv_body *body, const nv_view *view, uint64_t *random, uint8_t *buffer,
 
 	for (int attempt = 0; attempt < 100; attempt++)
 	{
-		uint32_t v = (uint32_t) nv_random_below(random, body->n_vertices);
+		uint32_t v =
+			(uint32_t) nv_random_below(random, nv_store_vertices(body->store));
 		uint32_t len, skip;
 		uint64_t offset;
 
-		if (nv_body_element(body, v, NV_NO_ELEMENT) == NV_NO_ELEMENT)
+		if (!nv_body_live(body, v))
 			continue;
 		if (view->rows != NULL)
 		{
@@ -56,20 +57,23 @@ draw_row(nv_body *body, const nv_view *view, uint64_t *random, uint8_t *buffer,
 
 /* One observation. */
 static nv_status
-observe(nv_body *body, const nv_view *view, int bucket, nv_search *search,
-		nv_ring *ring, uint32_t self, const float *query, nv_error *err)
+observe(nv_body *body, const nv_view *view, int bucket, bool seek,
+		nv_search *search, nv_ring *ring, uint32_t self, const float *query,
+		nv_error *err)
 {
+	uint64_t dead = atomic_load(&body->dead_vertices);
+	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
 	uint32_t list =
-		nv_widen(nv_casr_bucket_l(bucket), atomic_load(&body->dead_vertices),
-				 body->n_vertices);
+		nv_widen(nv_casr_bucket_l(bucket), NV_MIN(dead, vertices), vertices);
 	nv_search_options options = {
-		.k = NV_MIN(nv_casr_bucket_k(bucket), body->n_vertices),
+		.k = NV_MIN(nv_casr_bucket_k(bucket), vertices),
 		.list_size = list,
 		.beam_width = 4,
 		.entrance_list = NV_ENTRANCE_LIST,
 		.window = NV_CASR_ALL,
 		.exclude = self,
-		.user = NV_CACHE_SEARCH,
+		.seek = seek,
+		.user = seek ? NV_CACHE_INSERT : NV_CACHE_SEARCH,
 	};
 	nv_status status;
 
@@ -82,15 +86,17 @@ observe(nv_body *body, const nv_view *view, int bucket, nv_search *search,
 			*err = *nv_search_error(search);
 	}
 	if (status == NV_OK)
-		nv_casr_observe(body->casr, bucket, nv_search_smallest_window(search));
+		nv_casr_observe(seek ? body->casr_insert : body->casr, bucket,
+						nv_search_smallest_window(search));
 	return status;
 }
 
 nv_status
-nv_calibrate(nv_body *body, const nv_view *view, int bucket, nv_ring *ring,
-			 nv_cancel_fn cancel, void *cancel_arg, _Atomic uint64_t *done,
-			 nv_error *err)
+nv_calibrate(nv_body *body, const nv_view *view, int bucket, bool seek,
+			 nv_ring *ring, nv_cancel_fn cancel, void *cancel_arg,
+			 _Atomic uint64_t *done, nv_error *err)
 {
+	nv_casr_table *table = seek ? body->casr_insert : body->casr;
 	const nv_store_params *params = nv_store_get_params(body->store);
 	uint32_t room = nv_store_vector_extent_max(body->store);
 	uint8_t *buffer = aligned_alloc(NV_BLOCK, nv_round_up(room, NV_BLOCK));
@@ -102,7 +108,7 @@ nv_calibrate(nv_body *body, const nv_view *view, int bucket, nv_ring *ring,
 	status = buffer != NULL && vector != NULL
 				 ? nv_search_create(&search, err)
 				 : nv_fail(err, NV_ENOMEM, 0, "no memory to calibrate");
-	while (status == NV_OK && !nv_casr_ready(body->casr, bucket))
+	while (status == NV_OK && !nv_casr_ready(table, bucket))
 	{
 		uint32_t self;
 
@@ -117,7 +123,8 @@ nv_calibrate(nv_body *body, const nv_view *view, int bucket, nv_ring *ring,
 			status = nv_fail(err, NV_ENOENT, 0, "no row to calibrate with");
 			break;
 		}
-		status = observe(body, view, bucket, search, ring, self, vector, err);
+		status =
+			observe(body, view, bucket, seek, search, ring, self, vector, err);
 		if (done != NULL)
 			atomic_fetch_add(done, 1);
 	}
@@ -136,9 +143,23 @@ calibration_stops(void *arg)
 		   atomic_load(&body->remove_dir);
 }
 
+/* The wanted bucket of a body, of searches or of position seeking. */
+static bool
+find_wanted(nv_body *body, int *bucket, bool *seek)
+{
+	for (uint32_t b = 0; b < NV_LENGTH(body->wanted); b++)
+	{
+		*bucket = (int) b;
+		*seek = atomic_load(&body->wanted[b]) != 1;
+		if (!*seek || atomic_load(&body->wanted_insert[b]) == 1)
+			return true;
+	}
+	return false;
+}
+
 /* One wanted bucket of some index, with a reference to its body. */
 static nv_body *
-next_wanted(nv_engine *engine, int *bucket)
+next_wanted(nv_engine *engine, int *bucket, bool *seek)
 {
 	nv_body *found = NULL;
 
@@ -151,14 +172,9 @@ next_wanted(nv_engine *engine, int *bucket)
 
 			if (body == NULL)
 				continue;
-			for (uint32_t b = 0; b < NV_LENGTH(body->wanted); b++)
-				if (atomic_load(&body->wanted[b]) == 1)
-				{
-					*bucket = (int) b;
-					found = body;
-					break;
-				}
-			if (found == NULL)
+			if (find_wanted(body, bucket, seek))
+				found = body;
+			else
 				nv_body_put(body);
 		}
 	pthread_mutex_unlock(&engine->lock);
@@ -181,7 +197,8 @@ nv_calibrator_main(void *arg)
 	while (!atomic_load(&engine->stopping))
 	{
 		int bucket;
-		nv_body *body = next_wanted(engine, &bucket);
+		bool seek;
+		nv_body *body = next_wanted(engine, &bucket, &seek);
 
 		if (body == NULL)
 		{
@@ -196,10 +213,11 @@ nv_calibrator_main(void *arg)
 			pthread_mutex_unlock(&engine->wake_lock);
 			continue;
 		}
-		atomic_store(&body->wanted[bucket], 2); /* being done, or given up */
+		atomic_store(
+			seek ? &body->wanted_insert[bucket] : &body->wanted[bucket], 2);
 		atomic_store(&body->calibrating, 1);
-		if (nv_calibrate(body, &body->view, bucket, ring, calibration_stops,
-						 body, NULL, &err) != NV_OK &&
+		if (nv_calibrate(body, &body->view, bucket, seek, ring,
+						 calibration_stops, body, NULL, &err) != NV_OK &&
 			err.status != NV_ECANCELLED)
 			nv_log(NV_LOG_DEBUG, "calibration of \"%s\" gave up: %s", body->dir,
 				   err.detail);

@@ -8,7 +8,8 @@
 
 #define PENDING_SLICE 2048 /* rows compared between two looks at other work */
 
-/* --- life --- */
+/* --- life --------------------------------------------------------------------
+ */
 
 nv_status
 nv_cursor_create(nv_index *index, const nv_request *request, nv_cursor **out,
@@ -49,13 +50,16 @@ nv_cursor_free(nv_cursor *c)
 	nv_body_put(c->body);
 	nv_index_put(c->index);
 	nv_visited_free(&c->seen);
+	nv_visited_free(&c->pending_set);
+	free(c->elements);
 	free(c->query);
 	free(c->pending);
 	free(c->queue);
 	free(c);
 }
 
-/* --- unlinked rows --- */
+/* --- unlinked rows
+ * -------------------------------------------------------------- */
 
 static void
 heap_down(nv_hit *heap, uint32_t n, uint32_t i)
@@ -86,6 +90,8 @@ nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more, nv_error *err)
 	*more = false;
 	if (c->index->pending == NULL)
 		return NV_OK;
+	if (*from == 0)
+		c->moves = atomic_load(&c->index->moves_over);
 	if (c->n_pending + PENDING_SLICE > c->pending_room)
 	{
 		uint32_t room = NV_MAX(2 * c->pending_room, 2 * PENDING_SLICE);
@@ -102,6 +108,7 @@ nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more, nv_error *err)
 						   PENDING_SLICE, c->pending + c->n_pending, more);
 	*from += PENDING_SLICE;
 	c->n_pending += hits;
+	c->all_pending = c->n_pending;
 	c->pending_compared += hits;
 	if (!*more)
 		for (uint32_t i = c->n_pending / 2; i > 0; i--)
@@ -109,30 +116,45 @@ nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more, nv_error *err)
 	return NV_OK;
 }
 
+/* The nearest one goes behind the heap. */
 static void
 pending_pop(nv_cursor *c)
 {
+	nv_hit given = c->pending[0];
+
 	c->pending[0] = c->pending[--c->n_pending];
+	c->pending[c->n_pending] = given;
 	if (c->n_pending > 0)
 		heap_down(c->pending, c->n_pending, 0);
 }
 
 /*
- * A row that a finished rebuild has linked meanwhile is in the body that this
- * cursor uses as well: the graph gives it.
+ * A row may have been an unlinked one when they were compared, and be in the
+ * graph by the time that is searched (index.c, moves): then it has been given,
+ * or will be, as the unlinked row it was.  Only if a move was under way then,
+ * or has begun since, it is worth knowing which they were.
  */
-static bool
-pending_in_body(const nv_cursor *c, const nv_hit *hit)
+static nv_status
+was_pending(nv_cursor *c, uint32_t element, bool *was, nv_error *err)
 {
-	uint32_t generation, vertex;
-
-	if (c->body == NULL || hit->element >= c->body->n_elements)
-		return false;
-	vertex = nv_store_element(c->body->store, hit->element, &generation);
-	return vertex != NV_NO_VERTEX && generation == hit->generation;
+	*was = false;
+	if (c->all_pending == 0 ||
+		(!c->knows_pending && atomic_load(&c->index->moves_begun) == c->moves))
+		return NV_OK;
+	if (!c->knows_pending &&
+		!nv_visited_reserve(&c->pending_set, c->all_pending))
+		return nv_fail(err, NV_ENOMEM, 0, "no memory to know %u unlinked rows",
+					   c->all_pending);
+	if (!c->knows_pending)
+		for (uint32_t i = 0; i < c->all_pending; i++)
+			nv_visited_add(&c->pending_set, c->pending[i].element);
+	c->knows_pending = true;
+	*was = nv_visited_has(&c->pending_set, element);
+	return NV_OK;
 }
 
-/* --- graph rounds --- */
+/* --- graph rounds
+ * ------------------------------------------------------------------ */
 
 /* Frontier for k results: wide enough to hold them with some to spare. */
 static uint32_t
@@ -163,14 +185,16 @@ nv_cursor_round(nv_cursor *c, uint8_t *buffer, nv_error *err)
 {
 	nv_body *body = c->body;
 	uint32_t k = c->started ? c->k_total * 2 : c->ask.k;
+	uint64_t dead = atomic_load(&body->dead_vertices);
+	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
 	uint32_t list;
 
 	nv_assert(body != NULL && !c->exhausted);
-	k = NV_MIN(NV_MAX(k, c->ask.k), body->n_vertices);
+	k = NV_MIN(NV_MAX(k, c->ask.k), vertices);
 	list = frontier(c->ask.list_size, k);
 	c->window = choose_window(c, k, list);
-	list = nv_widen(list, atomic_load(&body->dead_vertices), body->n_vertices);
-	list = NV_MIN(list, body->n_vertices + 10);
+	list = nv_widen(list, NV_MIN(dead, vertices), vertices);
+	list = NV_MIN(list, vertices + 10);
 	c->k_total = k;
 	c->list_used = list;
 	if (c->started)
@@ -226,84 +250,115 @@ nv_cursor_collect(nv_cursor *c, nv_error *err)
 			continue;
 		c->queue[c->queue_n++] = results[i];
 	}
-	c->exhausted =
-		nv_search_exhausted(c->search) || c->k_total >= c->body->n_vertices;
+	c->exhausted = nv_search_exhausted(c->search) ||
+				   c->k_total >= atomic_load(&c->body->n_vertices);
 	return NV_OK;
 }
 
-/* --- giving --- */
+/* --- giving
+ * ----------------------------------------------------------------------------
+ */
 
-/* Next element of the graph's results without taking it; false: none queued. */
+/* The element still belongs to the vertex being given. */
 static bool
-graph_peek(nv_cursor *c, uint32_t *element, double *distance)
+still_there(const nv_cursor *c, nv_element_ref ref)
 {
+	uint32_t generation;
+
+	return nv_store_element(c->body->store, ref.element, &generation) ==
+			   c->vertex &&
+		   generation == ref.generation;
+}
+
+/* Next element of the graph's results without taking it; *found: one is. */
+static nv_status
+graph_peek(nv_cursor *c, nv_hit *hit, bool *found, nv_error *err)
+{
+	*found = false;
 	for (;;)
 	{
-		if (c->vertex != NV_NO_VERTEX)
+		for (; c->next_element < c->n_elements; c->next_element++)
 		{
-			*element = nv_body_element(c->body, c->vertex, c->element);
-			*distance = c->vertex_distance;
-			if (*element != NV_NO_ELEMENT)
-				return true;
-			c->vertex = NV_NO_VERTEX;
+			nv_element_ref ref = c->elements[c->next_element];
+			nv_status status;
+			bool was;
+
+			if (!still_there(c, ref))
+				continue;
+			status = was_pending(c, ref.element, &was, err);
+			if (status != NV_OK)
+				return status;
+			if (was)
+				continue;
+			*hit = (nv_hit){ref.element, ref.generation, c->vertex_distance};
+			*found = true;
+			return NV_OK;
 		}
+		c->vertex = NV_NO_VERTEX;
+		c->n_elements = c->next_element = 0;
 		if (c->queue_pos == c->queue_n)
-			return false;
+			return NV_OK;
 		c->vertex = c->queue[c->queue_pos].vertex;
 		c->vertex_distance = c->queue[c->queue_pos].distance;
-		c->element = NV_NO_ELEMENT;
 		c->queue_pos++;
+		if (!nv_body_elements(c->body, c->vertex, &c->elements,
+							  &c->elements_room, &c->n_elements))
+			return nv_fail(err, NV_ENOMEM, 0,
+						   "no memory for the rows of a vertex");
 	}
 }
 
 static void
-give(nv_cursor *c, nv_hit *out, uint32_t element, uint32_t generation,
-	 double distance)
+give(nv_cursor *c, nv_hit *out, const nv_hit *hit)
 {
-	out->element = element;
-	out->generation = generation;
-	out->distance = distance;
-	c->last = distance;
+	*out = *hit;
+	c->last = hit->distance;
 	c->any = true;
 }
 
-uint32_t
-nv_cursor_emit(nv_cursor *c, nv_hit *out, uint32_t room, bool *more_needed)
+nv_status
+nv_cursor_emit(nv_cursor *c, nv_hit *out, uint32_t room, uint32_t *n,
+			   bool *more_needed, nv_error *err)
 {
-	uint32_t n = 0;
-
 	*more_needed = false;
-	while (n < room)
+	*n = 0;
+	while (*n < room)
 	{
-		uint32_t element, generation;
-		double distance;
-		bool graph = c->body != NULL && graph_peek(c, &element, &distance);
+		bool graph = false;
+		nv_hit hit;
 
+		if (c->body != NULL)
+		{
+			nv_status status = graph_peek(c, &hit, &graph, err);
+
+			if (status != NV_OK)
+				return status;
+		}
 		if (!graph && c->body != NULL && !c->exhausted)
 		{
 			/* The next round may find something nearer than what pends. */
 			*more_needed = true;
 			break;
 		}
-		if (c->n_pending > 0 && !(graph && distance <= c->pending[0].distance))
+		if (c->n_pending > 0 &&
+			!(graph && hit.distance <= c->pending[0].distance))
 		{
-			if (!pending_in_body(c, &c->pending[0]) &&
-				!(c->any && c->pending[0].distance < c->last))
-				give(c, &out[n++], c->pending[0].element,
-					 c->pending[0].generation, c->pending[0].distance);
+			if (!(c->any && c->pending[0].distance < c->last))
+				give(c, &out[(*n)++], &c->pending[0]);
 			pending_pop(c);
 			continue;
 		}
 		if (!graph)
 			break;
-		nv_store_element(c->body->store, element, &generation);
-		give(c, &out[n++], element, generation, distance);
-		c->element = element;
+		give(c, &out[(*n)++], &hit);
+		c->next_element++;
 	}
-	return n;
+	return NV_OK;
 }
 
-/* --- the table --- */
+/* --- the table
+ * ----------------------------------------------------------------------------
+ */
 
 static void
 table_remove_at(nv_engine *engine, uint32_t i)

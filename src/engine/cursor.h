@@ -32,13 +32,18 @@ struct nv_cursor
 
 	nv_hit *pending; /* min-heap on distance */
 	uint32_t n_pending, pending_room;
+	uint32_t all_pending;   /* with those given, which stand behind the heap */
+	uint64_t moves;         /* of the index, over before the comparison */
+	bool knows_pending;     /* pending_set is filled */
+	nv_visited pending_set; /* elements that were unlinked rows */
 
 	nv_result *queue; /* graph results not given yet, nearest first */
 	uint32_t queue_n, queue_pos, queue_room;
-	nv_visited seen;  /* vertices that were queued or held back */
-	uint32_t vertex;  /* being given, or NV_NO_VERTEX */
-	uint32_t element; /* its element given last */
+	nv_visited seen; /* vertices that were queued or held back */
+	uint32_t vertex; /* being given, or NV_NO_VERTEX */
 	double vertex_distance;
+	nv_element_ref *elements; /* of it */
+	uint32_t n_elements, next_element, elements_room;
 
 	double last; /* distance given last */
 	bool any;
@@ -71,10 +76,10 @@ extern nv_status nv_cursor_round(nv_cursor *cursor, uint8_t *buffer,
 extern nv_status nv_cursor_collect(nv_cursor *cursor, nv_error *err);
 
 /*
- * Gives up to room hits, in order; stops early when another round is needed
- * (then *more_needed).
+ * Gives up to room hits, *n of them, in order; stops early when another round
+ * is needed (then *more_needed).  NV_ENOMEM.
  */
-extern uint32_t nv_cursor_emit(nv_cursor *cursor, nv_hit *out, uint32_t room,
-							   bool *more_needed);
+extern nv_status nv_cursor_emit(nv_cursor *cursor, nv_hit *out, uint32_t room,
+								uint32_t *n, bool *more_needed, nv_error *err);
 
 #endif

@@ -78,6 +78,36 @@ nv_slot_find(const nv_store *store, const uint8_t *page, uint64_t word,
 	return ids;
 }
 
+void
+nv_store_page_lists(const nv_store *store, uint64_t page, const uint8_t *bytes,
+					nv_page_lists *lists)
+{
+	uint32_t vertices = atomic_load(&store->vertices), n;
+
+	lists->n = lists->units = 0;
+	for (uint32_t unit = 0; unit < NV_PAGE_UNITS; unit += n)
+	{
+		const uint8_t *slot = bytes + (size_t) unit * NV_UNIT;
+		uint32_t id;
+		uint64_t head, word;
+
+		memcpy(&id, slot, 4);
+		memcpy(&head, slot + 4, 8);
+		n = nv_slot_units((uint32_t) (head & UINT16_MAX));
+		/* No sequence is 0: the rest of the page was never written. */
+		if (head >> 16 == 0 || id >= vertices || unit + n > NV_PAGE_UNITS)
+			break;
+		word = nv_store_edge_word(store, id);
+		if (word == 0 || nv_word_page(word) != page ||
+			nv_word_unit(word) != unit ||
+			nv_word_tag(word) != (head >> 16 & NV_TAG_MASK))
+			continue;
+		lists->vertex[lists->n] = id;
+		lists->word[lists->n++] = word;
+		lists->units += n;
+	}
+}
+
 /* --- Pages --- */
 
 /* Called with the allocator held; more memory for counts and free pages. */
@@ -183,6 +213,7 @@ nv_edges_take_page(nv_store *store, uint64_t *page)
 
 		nv_assert(info->state == NV_PAGE_FREE && info->live == 0);
 		info->state = NV_PAGE_IN_RMW;
+		info->open = true;
 		/*
 		 * The gate is held: no cut comes before the page has its first slot
 		 * that does not also seal the page.
@@ -233,6 +264,25 @@ nv_edges_release_slot(nv_store *store, uint64_t page)
 	edges->live_slots--;
 	free_if_empty(edges, page);
 	pthread_mutex_unlock(&edges->allocator);
+}
+
+void
+nv_edges_page_sealed(nv_store *store, uint64_t page)
+{
+	pthread_mutex_lock(&store->edges.allocator);
+	store->edges.info[page].open = false;
+	pthread_mutex_unlock(&store->edges.allocator);
+}
+
+bool
+nv_store_page_open(nv_store *store, uint64_t page)
+{
+	bool open;
+
+	pthread_mutex_lock(&store->edges.allocator);
+	open = page < store->edges.pages && store->edges.info[page].open;
+	pthread_mutex_unlock(&store->edges.allocator);
+	return open;
 }
 
 void

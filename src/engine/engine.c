@@ -2,9 +2,10 @@
  * engine.c
  *		Start and stop, thread pools, the housekeeper.
  *
- * Threads: search threads (searcher.c), a pool for requests that may block, a
- * pool for builds, the calibrator (calibrate.c) and the housekeeper, which
- * publishes checkpoints of changed indexes and drops what was left behind.
+ * Threads: search threads (searcher.c), insert threads (insert.c), a pool for
+ *requests that may block, a pool for builds, the calibrator (calibrate.c) and
+ *the housekeeper, which publishes checkpoints of changed indexes and drops what
+ *was left behind.
  */
 #include <errno.h>
 #include <signal.h>
@@ -17,6 +18,16 @@
 
 #define HOUSEKEEPING_SECONDS 1
 #define MAX_SEARCH_THREADS 64
+#define MAX_INSERT_THREADS 32
+
+/* When a changed index is published before its time is over. */
+#define DEAD_SHARE 8           /* retired slots: this part of all, and */
+#define MIN_DEAD_SLOTS 32768   /* this many, about 6 MiB */
+#define MIN_UNSAVED_ROWS 20000 /* rows linked: this many, and */
+#define UNSAVED_SHARE 200      /* this part of all */
+
+_Static_assert(MAX_INSERT_THREADS <= NV_EQUAL_CLAIMS,
+			   "every insert thread may claim a hash");
 
 void
 nv_config_defaults(nv_config *config)
@@ -34,6 +45,9 @@ nv_config_defaults(nv_config *config)
 	config->max_cursors = 1000;
 	config->cursor_idle = 300;
 	config->fsync = true;
+	config->insert_threads = 2;
+	config->insert_list_size = 100;
+	config->casr_percentile_insert = 90;
 }
 
 bool
@@ -220,17 +234,27 @@ nv_engine_wake(nv_engine *engine)
 static void
 reset_index(nv_index *index, const nv_error *err)
 {
+	nv_body *body;
+
 	nv_log(NV_LOG_WARNING,
 		   "checkpoint of index %u of database %u failed: %s; it will be "
 		   "opened again at its last checkpoint",
 		   index->params.index_oid, index->key.database, err->detail);
+	/* Who opens it again waits until nobody writes to the old files. */
+	pthread_mutex_lock(&index->load_lock);
 	pthread_mutex_lock(&index->lock);
-	nv_body_put(index->body);
+	body = index->body;
 	index->body = NULL;
-	index->loaded = false;
 	index->state = NV_INDEX_OPENING;
 	nv_passes_free(index);
 	pthread_mutex_unlock(&index->lock);
+	if (body != NULL)
+		nv_insert_wait(index->engine, body);
+	nv_body_put(body);
+	pthread_mutex_lock(&index->lock);
+	index->loaded = false;
+	pthread_mutex_unlock(&index->lock);
+	pthread_mutex_unlock(&index->load_lock);
 }
 
 /* All indexes, each with a reference; returns their number. */
@@ -253,23 +277,37 @@ list_indexes(nv_engine *engine, nv_index ***out)
 	return n;
 }
 
+/*
+ * A changed index is published when its time is over, or when lists that only
+ * the last checkpoint needs, or rows that are in none, have become many
+ * (design, "Checkpoint protocol" 10).
+ */
 static bool
-index_dirty(nv_index *index)
+checkpoint_due(nv_index *index, bool now)
 {
+	uint64_t timeout =
+		(uint64_t) index->engine->config.checkpoint_timeout * 1000000000u;
 	nv_body *body = nv_index_body(index);
 	nv_store_stats stats = {0};
+	uint64_t unsaved, rows;
+	bool due;
 
-	if (body != NULL)
-		nv_store_get_stats(body->store, &stats);
+	if (body == NULL)
+		return false;
+	nv_store_get_stats(body->store, &stats);
+	unsaved = atomic_load(&body->unsaved);
+	rows = atomic_load(&body->n_vertices);
+	due = now || nv_now_ns() - atomic_load(&index->checkpointed_ns) > timeout ||
+		  (stats.retired_slots >= MIN_DEAD_SLOTS &&
+		   stats.retired_slots * DEAD_SHARE > stats.live_slots) ||
+		  unsaved >= NV_MAX((uint64_t) MIN_UNSAVED_ROWS, rows / UNSAVED_SHARE);
 	nv_body_put(body);
-	return stats.dirty;
+	return due && stats.dirty;
 }
 
 static void
 checkpoint_changed(nv_engine *engine, bool now)
 {
-	uint64_t timeout =
-		(uint64_t) engine->config.checkpoint_timeout * 1000000000u;
 	nv_index **list;
 	uint32_t n = list_indexes(engine, &list);
 
@@ -277,8 +315,8 @@ checkpoint_changed(nv_engine *engine, bool now)
 	{
 		nv_error err;
 
-		if ((now || nv_now_ns() - list[i]->checkpointed_ns > timeout) &&
-			index_dirty(list[i]) && nv_index_checkpoint(list[i], &err) != NV_OK)
+		if (checkpoint_due(list[i], now) &&
+			nv_index_checkpoint(list[i], &err) != NV_OK)
 			reset_index(list[i], &err);
 		nv_index_put(list[i]);
 	}
@@ -319,6 +357,14 @@ check_config(const nv_config *c, nv_error *err)
 	if (c->interleave < 1 || c->interleave > 32)
 		return nv_fail(err, NV_EINVAL, 0, "interleave is %u, not 1 to 32",
 					   c->interleave);
+	if (c->insert_threads > MAX_INSERT_THREADS || c->insert_list_size < 4 ||
+		c->insert_list_size > NV_BUILD_MAX_LIST ||
+		!(c->casr_percentile_insert >= 1 && c->casr_percentile_insert <= 100))
+		return nv_fail(err, NV_EINVAL, 0,
+					   "insert_threads is %u, insert_list_size %u, "
+					   "casr_percentile_insert %g",
+					   c->insert_threads, c->insert_list_size,
+					   c->casr_percentile_insert);
 	if (c->max_cursors < 1 || c->casr_warmup < 1 ||
 		c->casr_warmup > NV_CASR_MAX_WARMUP)
 		return nv_fail(err, NV_EINVAL, 0,
@@ -363,6 +409,8 @@ init_locks(nv_engine *engine)
 	pthread_mutex_init(&engine->forget_lock, NULL);
 	pthread_cond_init(&engine->forget_cond, NULL);
 	pthread_mutex_init(&engine->cursor_lock, NULL);
+	pthread_mutex_init(&engine->insert_lock, NULL);
+	pthread_cond_init(&engine->insert_cond, NULL);
 	init_pool(engine, &engine->jobs);
 	init_pool(engine, &engine->builders);
 }
@@ -394,6 +442,15 @@ start_threads(nv_engine *engine, nv_error *err)
 		s->engine = engine;
 		status = start_thread(&s->thread, nv_searcher_main, s, err);
 		engine->n_searchers += status == NV_OK;
+	}
+	while (status == NV_OK &&
+		   engine->n_inserters < engine->config.insert_threads)
+	{
+		nv_inserter *i = &engine->inserters[engine->n_inserters];
+
+		i->engine = engine;
+		status = start_thread(&i->thread, nv_inserter_main, i, err);
+		engine->n_inserters += status == NV_OK;
 	}
 	return status;
 }
@@ -434,12 +491,15 @@ nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
 	init_locks(engine);
 	engine->searchers =
 		nv_alloc_array(config->search_threads, sizeof(*engine->searchers));
+	engine->inserters =
+		nv_alloc_array(config->insert_threads + 1, sizeof(*engine->inserters));
 	engine->cursors =
 		nv_alloc_array(config->max_cursors, sizeof(*engine->cursors));
 	nv_io_set_fsync(config->fsync);
 	nv_blas_prepare();
 	raise_descriptor_limit();
-	status = engine->searchers != NULL && engine->cursors != NULL
+	status = engine->searchers != NULL && engine->cursors != NULL &&
+					 engine->inserters != NULL
 				 ? nv_lock_directory(config->directory, &engine->lock_fd, err)
 				 : nv_fail(err, NV_ENOMEM, 0, "no memory for the engine");
 	if (status == NV_OK)
@@ -508,6 +568,11 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 	engine->port->kick(engine->port->arg);
 	/* Bodies that die from here on wait for rings: they must still serve. */
 	stop_pool(&engine->builders);
+	pthread_mutex_lock(&engine->insert_lock);
+	pthread_cond_broadcast(&engine->insert_cond);
+	pthread_mutex_unlock(&engine->insert_lock);
+	for (uint32_t i = 0; i < engine->n_inserters; i++)
+		pthread_join(engine->inserters[i].thread, NULL);
 	if (engine->has_housekeeper)
 		pthread_join(engine->housekeeper, NULL);
 	if (engine->has_calibrator)
@@ -525,6 +590,7 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 	close_indexes(engine);
 	nv_cache_free(engine->cache);
 	free(engine->searchers);
+	free(engine->inserters);
 	free(engine->cursors);
 	if (engine->lock_fd >= 0)
 		close(engine->lock_fd);

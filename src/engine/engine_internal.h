@@ -20,6 +20,8 @@
 
 #include "navis/engine.h"
 #include "navis/hash.h"
+#include "equal.h"
+#include "numbers.h"
 #include "pending.h"
 #include "search.h"
 #include "util.h"
@@ -43,25 +45,41 @@
 
 typedef struct nv_index nv_index;
 
-/* One finished graph.  Immutable but for atomics and what store.h guards. */
+/*
+ * One graph.  Who changes which elements its vertices have holds the lock of
+ * the index it belongs to (or nobody else knows the body); all else that
+ * changes is atomic or guarded by store, entrance graph and calibration.
+ */
 typedef struct nv_body
 {
 	_Atomic uint32_t refs;
 	nv_engine *engine;
 	char dir[NV_PATH];
-	_Atomic bool remove_dir; /* superseded or dropped: remove when closed */
+	_Atomic bool remove_dir;  /* superseded or dropped: remove when closed */
+	_Atomic bool given_up;    /* its files are opened anew: write no more */
+	_Atomic uint32_t linkers; /* insert threads that may write to it */
 	nv_store *store;
 	nv_pq *pq;
 	nv_entrance *entrance;
-	nv_casr_table *casr;
+	nv_casr_table *casr;        /* of searches */
+	nv_casr_table *casr_insert; /* of position seeking */
 	nv_view view;
-	uint32_t n_vertices;
-	uint64_t n_elements;
-	_Atomic uint32_t *first; /* vertex -> an element, or NV_NO_ELEMENT */
-	_Atomic uint32_t *next;  /* element -> next of the same vertex */
-	_Atomic uint64_t dead_vertices;
+	nv_index_params params;         /* as it was built */
+	_Atomic uint32_t n_vertices;    /* linked ones; ids go up to the store's */
+	_Atomic uint64_t dead_vertices; /* of these, without an element */
+	/* Elements of a vertex: see body.c. */
+	nv_numbers first; /* vertex -> an element */
+	nv_numbers next;  /* element -> next of the same vertex */
+	nv_numbers prev;  /* element -> the one before it */
+	pthread_mutex_t chain_lock;
+	_Atomic uint64_t chain_changes; /* odd while a chain changes */
+	nv_equal *equal;                /* vertices by hash */
+	_Atomic uint64_t unsaved;       /* rows linked since the last cut */
+	uint64_t entrance_saved;        /* its changes then; checkpoint_lock */
 	_Atomic uint64_t damaged;
+	/* Buckets to be calibrated: 1 asked for, 2 in work, done or given up. */
 	_Atomic uint32_t wanted[NV_CASR_K_BUCKETS * NV_CASR_L_BUCKETS];
+	_Atomic uint32_t wanted_insert[NV_CASR_K_BUCKETS * NV_CASR_L_BUCKETS];
 	_Atomic uint32_t calibrating;
 	/* from the meta blob */
 	uint32_t pq_rotated;
@@ -81,6 +99,23 @@ typedef struct nv_pass
 
 typedef struct nv_build nv_build;
 
+/* What insertion has done for an index since it was opened. */
+typedef struct nv_insert_counters
+{
+	_Atomic uint64_t rows;       /* pending rows that got an element */
+	_Atomic uint64_t equal;      /* of these, to a vertex that was there */
+	_Atomic uint64_t seeks;      /* positions sought */
+	_Atomic uint64_t pages;      /* edge pages these looked at */
+	_Atomic uint64_t reads;      /* of these, read from disk */
+	_Atomic uint64_t explored;   /* vertices they explored */
+	_Atomic uint64_t vectors;    /* vectors they loaded */
+	_Atomic uint64_t relinks;    /* lists rewritten for back edges */
+	_Atomic uint64_t overflows;  /* of these, full ones: delta prunes */
+	_Atomic uint64_t moved;      /* lists moved so that pages get free */
+	_Atomic uint64_t promotions; /* new members of the entrance graph */
+	_Atomic uint64_t failures;   /* rows that wait for another try */
+} nv_insert_counters;
+
 struct nv_index
 {
 	_Atomic uint32_t refs;
@@ -99,10 +134,14 @@ struct nv_index
 	_Atomic uint64_t lsn;            /* newest journal LSN handed over */
 	pthread_mutex_t load_lock;       /* serialises loading */
 	pthread_mutex_t checkpoint_lock; /* serialises checkpoints */
-	uint64_t checkpointed_ns;
+	_Atomic uint64_t checkpointed_ns;
 	uint64_t no_graph_ns; /* when the state became NO_GRAPH last */
 	nv_pending *pending;
 	_Atomic uint64_t searches;
+	/* Moves of rows from pending into a body: begun and over, see cursor.c. */
+	_Atomic uint64_t moves_begun, moves_over;
+	nv_insert_counters inserted;
+	_Atomic uint64_t insert_after_ns; /* no insertion before, after an error */
 	nv_index *hash_next;
 };
 
@@ -146,6 +185,13 @@ typedef struct nv_searcher
 	_Atomic uint64_t forgotten; /* forget requests it has served */
 } nv_searcher;
 
+/* An insert thread's place in the engine. */
+typedef struct nv_inserter
+{
+	nv_engine *engine;
+	pthread_t thread;
+} nv_inserter;
+
 struct nv_engine
 {
 	nv_config config;
@@ -159,6 +205,12 @@ struct nv_engine
 
 	nv_searcher *searchers;
 	uint32_t n_searchers;
+	nv_inserter *inserters;
+	uint32_t n_inserters;
+	pthread_mutex_t insert_lock; /* insert threads sleep on it */
+	pthread_cond_t insert_cond;
+	_Atomic uint32_t insert_idle;   /* how many do, or are about to */
+	_Atomic uint32_t insert_ticket; /* raised with every row that comes */
 	nv_pool jobs, builders;
 	pthread_t housekeeper, calibrator;
 	bool has_housekeeper, has_calibrator;
@@ -192,6 +244,8 @@ extern void nv_index_put(nv_index *index);
 extern void nv_index_remove(nv_index *index);
 extern nv_body *nv_index_body(nv_index *index); /* with a reference, or NULL */
 extern void nv_index_set_lsn(nv_index *index, uint64_t lsn);
+/* Damage was met in the body: scans are exact until it is rebuilt. */
+extern void nv_index_damaged(nv_index *index, nv_body *body);
 /* Publishes a checkpoint of the body if there is one. */
 extern nv_status nv_index_checkpoint(nv_index *index, nv_error *err);
 
@@ -213,9 +267,23 @@ extern void nv_body_put(nv_body *body);
 /* Takes an element out; its vertex dies with its last element. */
 extern nv_status nv_body_drop_element(nv_body *body, uint32_t element,
 									  nv_error *err);
-/* First live element of a vertex from a chain position on; or NO_ELEMENT. */
-extern uint32_t nv_body_element(const nv_body *body, uint32_t vertex,
-								uint32_t from);
+/*
+ * Gives a linked vertex an element (that has none now).  Index lock held.
+ */
+extern nv_status nv_body_add_element(nv_body *body, uint32_t element,
+									 uint32_t generation, uint32_t vertex,
+									 nv_error *err);
+/* A vertex was linked that was not before; it counts as dead as yet. */
+extern void nv_body_count_vertex(nv_body *body);
+/* True if the vertex has an element. */
+extern bool nv_body_live(const nv_body *body, uint32_t vertex);
+/*
+ * All elements of a vertex at one moment, into *refs, which grows as needed
+ * (*room entries, malloc'ed); false: no memory.
+ */
+extern bool nv_body_elements(nv_body *body, uint32_t vertex,
+							 nv_element_ref **refs, uint32_t *room,
+							 uint32_t *n);
 extern bool nv_body_has(const nv_body *body, uint32_t element,
 						uint32_t generation, uint64_t hash);
 /* ceil(list / (1 - d)) + 10 when d > 0 (navis-system.txt, "Deletion"). */
@@ -231,6 +299,12 @@ typedef struct nv_meta_blob
 	uint32_t pq_rotated;
 	float pq_recall, average_degree, placement_quality;
 } nv_meta_blob;
+
+/* The calibration blob begins with this; then both tables. */
+typedef struct nv_calibration_head
+{
+	uint32_t search_bytes, insert_bytes;
+} nv_calibration_head;
 
 #define NV_META_VERSION 1
 
@@ -290,12 +364,21 @@ extern void nv_cursors_of_index(nv_engine *engine, nv_index *index);
 extern void *nv_calibrator_main(void *arg);
 /*
  * Runs the warm-up of one bucket: base rows as queries, self excluded, all
- * explored vectors loaded.  view: the body's, or a copy of it with rows.
+ * explored vectors loaded; of searches, or of position seeking.  view: the
+ * body's, or a copy of it with rows.
  */
 extern nv_status nv_calibrate(nv_body *body, const nv_view *view, int bucket,
-							  nv_ring *ring, nv_cancel_fn cancel,
+							  bool seek, nv_ring *ring, nv_cancel_fn cancel,
 							  void *cancel_arg, _Atomic uint64_t *done,
 							  nv_error *err);
+
+/* --- insert.c --- */
+
+extern void *nv_inserter_main(void *arg);
+/* A row may wait to be linked. */
+extern void nv_insert_wake(nv_engine *engine);
+/* Waits until no insert thread writes to the body, nor ever will. */
+extern void nv_insert_wait(nv_engine *engine, nv_body *body);
 
 /* --- engine.c --- */
 

@@ -32,7 +32,7 @@ index_new(nv_engine *engine, const nv_key *key)
 	index->key = *key;
 	index->state = NV_INDEX_OPENING;
 	index->next_generation = 1;
-	index->checkpointed_ns = nv_now_ns();
+	atomic_store(&index->checkpointed_ns, nv_now_ns());
 	pthread_mutex_init(&index->lock, NULL);
 	pthread_mutex_init(&index->load_lock, NULL);
 	pthread_mutex_init(&index->checkpoint_lock, NULL);
@@ -111,6 +111,21 @@ nv_index_body(nv_index *index)
 	return body;
 }
 
+/* The answer of a search may lack rows: the exact scan has them. */
+void
+nv_index_damaged(nv_index *index, nv_body *body)
+{
+	if (atomic_fetch_add(&body->damaged, 1) == 0)
+		nv_log(NV_LOG_WARNING,
+			   "sidecar \"%s\" is damaged; scans of index %u are exact until "
+			   "it is rebuilt",
+			   body->dir, index->params.index_oid);
+	pthread_mutex_lock(&index->lock);
+	if (index->body == body && index->state == NV_INDEX_READY)
+		index->state = NV_INDEX_DAMAGED;
+	pthread_mutex_unlock(&index->lock);
+}
+
 void
 nv_index_set_lsn(nv_index *index, uint64_t lsn)
 {
@@ -138,16 +153,45 @@ flush_hook(void *arg, uint64_t lsn, nv_error *err)
 static nv_status
 save_calibration(nv_body *body, nv_error *err)
 {
-	size_t room = nv_casr_saved_size(body->casr), len;
-	uint8_t *bytes = nv_alloc(room);
+	size_t search = nv_casr_saved_size(body->casr);
+	size_t insert = nv_casr_saved_size(body->casr_insert);
+	nv_calibration_head head;
+	uint8_t *bytes = nv_alloc(sizeof(head) + search + insert);
 	nv_status status;
 
 	if (bytes == NULL)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for calibration");
-	len = nv_casr_save(body->casr, bytes, room);
-	status =
-		nv_store_set_blob(body->store, NV_BLOB_CALIBRATION, bytes, len, err);
+	/* A table that grows meanwhile saves nothing: room is too small then. */
+	search = nv_casr_save(body->casr, bytes + sizeof(head), search);
+	insert =
+		nv_casr_save(body->casr_insert, bytes + sizeof(head) + search, insert);
+	head.search_bytes = (uint32_t) search;
+	head.insert_bytes = (uint32_t) insert;
+	memcpy(bytes, &head, sizeof(head));
+	status = nv_store_set_blob(body->store, NV_BLOB_CALIBRATION, bytes,
+							   sizeof(head) + search + insert, err);
 	free(bytes);
+	return status;
+}
+
+/* If it changed; its members are linked, hence linked in the cut to come. */
+static nv_status
+save_entrance(nv_body *body, nv_error *err)
+{
+	uint64_t changes = nv_entrance_changes(body->entrance);
+	uint8_t *bytes;
+	size_t size;
+	nv_status status;
+
+	if (changes == body->entrance_saved)
+		return NV_OK;
+	bytes = nv_entrance_copy(body->entrance, &size);
+	if (bytes == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory for %zu bytes", size);
+	status = nv_store_set_blob(body->store, NV_BLOB_ENTRANCE, bytes, size, err);
+	free(bytes);
+	if (status == NV_OK)
+		body->entrance_saved = changes;
 	return status;
 }
 
@@ -163,14 +207,18 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 	pthread_mutex_lock(&index->checkpoint_lock);
 	status = save_calibration(body, err);
 	if (status == NV_OK)
+		status = save_entrance(body, err);
+	atomic_store(&body->unsaved, 0);
+	if (status == NV_OK)
 		status = nv_store_checkpoint(body->store, &hooks, err);
-	index->checkpointed_ns = nv_now_ns();
+	atomic_store(&index->checkpointed_ns, nv_now_ns());
 	pthread_mutex_unlock(&index->checkpoint_lock);
 	nv_body_put(body);
 	return status;
 }
 
-/* --- INSERT, DELETE --- */
+/* --- INSERT, DELETE ---------------------------------------------------------
+ */
 
 /* The row gets a place among the unlinked ones; index->lock is held. */
 static nv_status
@@ -220,11 +268,14 @@ nv_request_insert(nv_engine *engine, nv_request *request)
 						 request->u.insert.dim);
 	else
 	{
+		/* Before it can be linked and so be part of a checkpoint. */
+		nv_index_set_lsn(index, request->u.insert.lsn);
 		pthread_mutex_lock(&index->lock);
 		status = insert_locked(index, &request->u.insert,
 							   (const float *) request->data, &err);
 		pthread_mutex_unlock(&index->lock);
-		nv_index_set_lsn(index, request->u.insert.lsn);
+		if (status == NV_OK)
+			nv_insert_wake(engine);
 	}
 	nv_index_put(index);
 	nv_answer(engine, request, status, &err);
@@ -242,7 +293,7 @@ delete_locked(nv_index *index, const nv_element_ref *refs, uint32_t n,
 		if (index->pending != NULL)
 			nv_pending_remove(index->pending, refs[i].element,
 							  refs[i].generation);
-		if (index->body != NULL && refs[i].element < index->body->n_elements)
+		if (index->body != NULL)
 		{
 			nv_store_element(index->body->store, refs[i].element, &generation);
 			if (generation == refs[i].generation)
@@ -281,7 +332,8 @@ nv_request_delete(nv_engine *engine, nv_request *request)
 	nv_answer(engine, request, status, &err);
 }
 
-/* --- INFO --- */
+/* --- INFO --------------------------------------------------------------------
+ */
 
 static uint32_t
 info_buckets(nv_body *body, nv_bucket_info *out)
@@ -307,6 +359,19 @@ info_buckets(nv_body *body, nv_bucket_info *out)
 	return n;
 }
 
+/* The window of position seeking with the settings there are. */
+static void
+info_seeking(nv_body *body, nv_req_info *info)
+{
+	const nv_config *config = &body->engine->config;
+	int bucket = nv_casr_bucket(NV_DEFAULT_K, config->insert_list_size);
+
+	info->window_insert = nv_casr_window(body->casr_insert, bucket,
+										 config->casr_percentile_insert);
+	if (bucket >= 0)
+		info->insert_observed = nv_casr_observed(body->casr_insert, bucket);
+}
+
 static void
 info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 {
@@ -314,8 +379,8 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 
 	nv_store_get_stats(body->store, &stats);
 	info->has_graph = 1;
-	info->vertices = body->n_vertices;
-	info->elements = body->n_elements;
+	info->vertices = atomic_load(&body->n_vertices);
+	info->elements = nv_store_elements(body->store);
 	info->deleted = atomic_load(&body->dead_vertices);
 	info->edge_pages = stats.edge_pages;
 	info->free_pages = stats.free_pages;
@@ -326,11 +391,11 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->published_sequence = stats.published_sequence;
 	info->memory_codes = stats.memory_codes;
 	info->memory_map = stats.memory_map;
-	info->memory_elements = stats.memory_elements +
-							body->n_vertices * sizeof(uint32_t) +
-							body->n_elements * sizeof(uint32_t);
+	info->memory_elements =
+		stats.memory_elements + nv_numbers_memory(&body->first) +
+		nv_numbers_memory(&body->next) + nv_numbers_memory(&body->prev);
 	info->memory_entrance = nv_entrance_memory(body->entrance);
-	info->memory_other = stats.memory_other;
+	info->memory_other = stats.memory_other + nv_equal_memory(body->equal);
 	info->pq_bytes = nv_pq_bytes(body->pq);
 	info->pq_rotated = body->pq_rotated;
 	info->pq_recall = body->pq_recall;
@@ -340,6 +405,29 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->damaged = atomic_load(&body->damaged);
 	info->io_direct = nv_file_is_direct(nv_store_edge_file(body->store));
 	info->n_buckets = info_buckets(body, (nv_bucket_info *) data);
+	info->entrance_live = nv_entrance_live(body->entrance);
+	info->retired_slots = stats.retired_slots;
+	info->live_slots = stats.live_slots;
+	info_seeking(body, info);
+}
+
+static void
+info_inserted(nv_index *index, nv_req_info *info)
+{
+	nv_insert_counters *c = &index->inserted;
+
+	info->inserted = atomic_load(&c->rows);
+	info->inserted_equal = atomic_load(&c->equal);
+	info->seeks = atomic_load(&c->seeks);
+	info->seek_pages = atomic_load(&c->pages);
+	info->seek_reads = atomic_load(&c->reads);
+	info->seek_explored = atomic_load(&c->explored);
+	info->seek_vectors = atomic_load(&c->vectors);
+	info->relinks = atomic_load(&c->relinks);
+	info->overflows = atomic_load(&c->overflows);
+	info->moved = atomic_load(&c->moved);
+	info->promotions = atomic_load(&c->promotions);
+	info->insert_failures = atomic_load(&c->failures);
 }
 
 static void
@@ -360,6 +448,7 @@ info_engine(nv_engine *engine, nv_req_info *info)
 		info->search_threads += atomic_load(&s->state) == NV_SEARCHER_READY;
 		info->io_uring += atomic_load(&s->uring);
 	}
+	info->insert_threads = engine->n_inserters;
 	info->simd = nv_simd_in_use();
 	pthread_mutex_lock(&engine->cursor_lock);
 	info->cursors = engine->n_cursors;
@@ -392,10 +481,12 @@ nv_request_info(nv_engine *engine, nv_request *request)
 		info->pending_rows = nv_pending_count(index->pending);
 		info->pending_bytes =
 			info->pending_rows * nv_pending_row_bytes(index->params.dim);
+		info->insert_queue = nv_pending_waiting(index->pending);
 	}
 	pthread_mutex_unlock(&index->lock);
 	info->pending_limit = engine->config.pending_memory;
 	info->searches = atomic_load(&index->searches);
+	info_inserted(index, info);
 	if (body != NULL)
 		info_body(body, info, request->data);
 	nv_body_put(body);

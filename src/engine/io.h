@@ -83,7 +83,7 @@ extern bool nv_ring_is_uring(const nv_ring *ring);
 typedef struct nv_completion
 {
 	uint64_t token; /* as given to nv_ring_read */
-	int32_t result; /* bytes read, or -errno */
+	int32_t result; /* bytes read or written, or -errno */
 } nv_completion;
 
 /*
@@ -92,6 +92,9 @@ typedef struct nv_completion
  */
 extern bool nv_ring_read(nv_ring *ring, nv_file *file, void *buf, uint32_t len,
 						 uint64_t offset, uint64_t token);
+/* The same, writing; buf stays as it is until the completion. */
+extern bool nv_ring_write(nv_ring *ring, nv_file *file, const void *buf,
+						  uint32_t len, uint64_t offset, uint64_t token);
 extern void nv_ring_submit(nv_ring *ring);
 
 /*

@@ -114,6 +114,7 @@ typedef struct nv_ring_request
 	uint32_t got;  /* bytes at the start of buf known to be read */
 	uint32_t retries;
 	uint32_t generation; /* raised when the slot is freed */
+	bool write;
 } nv_ring_request;
 
 typedef struct nv_ring_ops
@@ -159,8 +160,8 @@ extern bool nv_ring_next(nv_ring *ring, uint32_t *slot);
 /* For the methods: a read returned result; completes it or queues it again. */
 extern void nv_ring_arrived(nv_ring *ring, uint32_t slot, int32_t result);
 
-/* For the methods: reads once by the file's own pread operation. */
-extern void nv_ring_pread(nv_ring *ring, uint32_t slot);
+/* For the methods: one transfer by the file's own pread or pwrite operation. */
+extern void nv_ring_by_hand(nv_ring *ring, uint32_t slot);
 
 /* The two methods; they set ops (and uring). */
 extern void nv_sync_attach(nv_ring *ring);

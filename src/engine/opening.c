@@ -134,7 +134,8 @@ new_pass(nv_index *index, uint64_t *id, nv_error *err)
 
 	if (pass != NULL)
 	{
-		pass->n_bits = index->body != NULL ? index->body->n_elements : 0;
+		pass->n_bits =
+			index->body != NULL ? nv_store_elements(index->body->store) : 0;
 		pass->confirmed = nv_alloc_array(pass->n_bits / 64 + 1, 8);
 	}
 	if (pass == NULL || pass->confirmed == NULL)

@@ -5,7 +5,8 @@
  * Slots live in chunks that never move; a freed slot is used again.  A table
  * with open addressing finds an element's slot.  One readers-writer lock
  * guards all; searches take it a slice at a time, so that a writer waits for
- * one slice at most.
+ * one slice at most.  Rows that wait to be linked form a queue, in the order
+ * in which they came.
  */
 #include "pending.h"
 
@@ -13,7 +14,7 @@
 
 #define CHUNK 1024         /* slots */
 #define MAX_CHUNKS 65536   /* 64 Mi rows */
-#define SLOT_OVERHEAD 40   /* entry, table and chunk bookkeeping, bytes */
+#define SLOT_OVERHEAD 48   /* entry, table and chunk bookkeeping, bytes */
 #define NO_SLOT UINT32_MAX /* empty place of the table */
 #define GONE_SLOT (UINT32_MAX - 1)
 
@@ -21,6 +22,9 @@ typedef struct pending_chunk
 {
 	nv_journal_entry entry[CHUNK];
 	bool live[CHUNK];
+	bool waits[CHUNK];    /* in the queue */
+	uint32_t next[CHUNK]; /* of the queue, slots */
+	uint32_t prev[CHUNK];
 	float vectors[]; /* CHUNK * dim */
 } pending_chunk;
 
@@ -37,6 +41,8 @@ struct nv_pending
 	uint32_t n_free, free_room;
 	uint32_t *table; /* slot numbers, by element */
 	uint32_t table_size, table_used;
+	uint32_t first, last; /* of the queue, or NO_SLOT */
+	_Atomic uint64_t waiting;
 };
 
 uint64_t
@@ -68,6 +74,7 @@ nv_pending_create(uint32_t dim, _Atomic uint64_t *bytes_used, uint64_t limit)
 	if (p == NULL)
 		return NULL;
 	p->dim = dim;
+	p->first = p->last = NO_SLOT;
 	p->bytes_used = bytes_used;
 	p->limit = limit;
 	p->chunks = nv_alloc_array(MAX_CHUNKS, sizeof(*p->chunks));
@@ -195,9 +202,100 @@ slot_reserve(nv_pending *p)
 		if (p->chunks[chunk] == NULL)
 			return NO_SLOT;
 		memset(p->chunks[chunk]->live, 0, sizeof(p->chunks[chunk]->live));
+		memset(p->chunks[chunk]->waits, 0, sizeof(p->chunks[chunk]->waits));
 	}
 	return p->n_slots;
 }
+
+/* --- The queue --- */
+
+static inline uint32_t *
+next_of(const nv_pending *p, uint32_t slot)
+{
+	return &chunk_of(p, slot)->next[slot % CHUNK];
+}
+
+static inline uint32_t *
+prev_of(const nv_pending *p, uint32_t slot)
+{
+	return &chunk_of(p, slot)->prev[slot % CHUNK];
+}
+
+static void
+queue_in(nv_pending *p, uint32_t slot)
+{
+	nv_assert(!chunk_of(p, slot)->waits[slot % CHUNK]);
+	*next_of(p, slot) = NO_SLOT;
+	*prev_of(p, slot) = p->last;
+	if (p->last != NO_SLOT)
+		*next_of(p, p->last) = slot;
+	else
+		p->first = slot;
+	p->last = slot;
+	chunk_of(p, slot)->waits[slot % CHUNK] = true;
+	atomic_fetch_add(&p->waiting, 1);
+}
+
+/* Nothing happens to a slot that is not in the queue. */
+static void
+queue_out(nv_pending *p, uint32_t slot)
+{
+	uint32_t next = *next_of(p, slot), prev = *prev_of(p, slot);
+
+	if (!chunk_of(p, slot)->waits[slot % CHUNK])
+		return;
+	if (prev != NO_SLOT)
+		*next_of(p, prev) = next;
+	else
+		p->first = next;
+	if (next != NO_SLOT)
+		*prev_of(p, next) = prev;
+	else
+		p->last = prev;
+	chunk_of(p, slot)->waits[slot % CHUNK] = false;
+	atomic_fetch_sub(&p->waiting, 1);
+}
+
+bool
+nv_pending_take(nv_pending *p, nv_journal_entry *entry, float *vector)
+{
+	uint32_t slot;
+
+	pthread_rwlock_wrlock(&p->lock);
+	slot = p->first;
+	if (slot != NO_SLOT)
+	{
+		queue_out(p, slot);
+		*entry = *entry_of(p, slot);
+		memcpy(vector,
+			   chunk_of(p, slot)->vectors + (size_t) (slot % CHUNK) * p->dim,
+			   p->dim * sizeof(float));
+	}
+	pthread_rwlock_unlock(&p->lock);
+	return slot != NO_SLOT;
+}
+
+void
+nv_pending_give_back(nv_pending *p, const nv_journal_entry *entry)
+{
+	uint32_t place, slot;
+
+	pthread_rwlock_wrlock(&p->lock);
+	place = table_find(p, entry->element);
+	slot = place != NO_SLOT ? p->table[place] : NO_SLOT;
+	if (slot != NO_SLOT && entry_of(p, slot)->generation == entry->generation &&
+		!chunk_of(p, slot)->waits[slot % CHUNK])
+		queue_in(p, slot);
+	pthread_rwlock_unlock(&p->lock);
+}
+
+uint64_t
+nv_pending_waiting(const nv_pending *p)
+{
+	return atomic_load(&p->waiting);
+}
+
+/* --- Rows --- */
 
 static void
 remove_place(nv_pending *p, uint32_t place)
@@ -205,6 +303,7 @@ remove_place(nv_pending *p, uint32_t place)
 	uint32_t slot = p->table[place];
 
 	nv_assert(chunk_of(p, slot)->live[slot % CHUNK]);
+	queue_out(p, slot);
 	p->table[place] = GONE_SLOT;
 	chunk_of(p, slot)->live[slot % CHUNK] = false;
 	nv_assert(p->n_free < p->free_room);
@@ -253,6 +352,7 @@ add_locked(nv_pending *p, const nv_journal_entry *entry, const float *vector,
 	chunk_of(p, slot)->live[slot % CHUNK] = true;
 	p->n_live++;
 	table_put(p, slot);
+	queue_in(p, slot);
 	return NV_OK;
 }
 

@@ -29,6 +29,18 @@ extern uint64_t nv_pending_row_bytes(uint32_t dim);
  */
 extern nv_status nv_pending_add(nv_pending *p, const nv_journal_entry *entry,
 								const float *vector, nv_error *err);
+/*
+ * Takes the row that has waited longest: it stays where it is and is compared
+ * as before, but is not taken again until it is given back.  Copies it; false:
+ * none waits.
+ */
+extern bool nv_pending_take(nv_pending *p, nv_journal_entry *entry,
+							float *vector);
+/* The row (if it is still there) waits again, last of all. */
+extern void nv_pending_give_back(nv_pending *p, const nv_journal_entry *entry);
+/* Rows that wait to be taken; a hint without the lock. */
+extern uint64_t nv_pending_waiting(const nv_pending *p);
+
 /* True if the row was there. */
 extern bool nv_pending_remove(nv_pending *p, uint32_t element,
 							  uint32_t generation);

@@ -48,6 +48,18 @@ nv_rank_id(nv_rank rank)
 	return (uint32_t) rank;
 }
 
+/* The distance of a rank. */
+static inline float
+nv_rank_dist(nv_rank rank)
+{
+	uint32_t bits = (uint32_t) (rank >> 32);
+	float dist;
+
+	bits ^= (bits >> 31) != 0 ? UINT32_C(1) << 31 : UINT32_MAX;
+	memcpy(&dist, &bits, sizeof(dist));
+	return dist;
+}
+
 /* A candidate that is or was in the frontier. */
 typedef struct nv_cand_node
 {

@@ -1,6 +1,7 @@
 /*
  * prune.c
- *		RobustPrune: which of many candidates become neighbours.
+ *		RobustPrune: which of many candidates become neighbours; delta prune:
+ *		who leaves a full list for a newcomer.
  *
  * Source: algorithms.md section 2, step 4, and items 2, 5, 20 and 21 of
  * section 13.  Distances are squared, so alpha 1.2 acts like 1.095 on lengths.
@@ -187,4 +188,99 @@ nv_robust_prune(nv_candidate *cand, uint32_t count, uint32_t max_degree,
 			out[kept++] = cand[t].id;
 	nv_assert(kept == s->picks && kept <= max_degree);
 	return kept;
+}
+
+/* --- Delta prune, algorithms.md section 9, step 7 --- */
+
+/* Positions, nearest to the centre first. */
+static void
+order_by_distance(const nv_candidate *cand, uint32_t count, uint16_t *order)
+{
+	for (uint32_t i = 0; i < count; i++)
+	{
+		uint64_t key = sort_key(cand[i]);
+		uint32_t j = i;
+
+		for (; j > 0 && sort_key(cand[order[j - 1]]) > key; j--)
+			order[j] = order[j - 1];
+		order[j] = (uint16_t) i;
+	}
+}
+
+/*
+ * The farther of a pair (newcomer, other) that the nearer one occludes, the
+ * farthest other first; count if there is none.
+ */
+static uint32_t
+occluded_pair(const nv_candidate *cand, uint32_t count, const uint16_t *order,
+			  const float *to_newcomer, uint32_t newcomer, bool must_stay,
+			  float factor)
+{
+	bool beyond = true; /* others of higher rank than the newcomer */
+
+	for (uint32_t r = count; r-- > 0;)
+	{
+		uint32_t other = order[r];
+		uint32_t far = beyond ? other : newcomer;
+
+		if (other == newcomer)
+			beyond = false;
+		else if (!(far == newcomer && must_stay) &&
+				 occludes(cand[far].dist, to_newcomer[other], factor))
+			return far;
+	}
+	return count;
+}
+
+/* The farthest old one that another old one occludes, or count. */
+static uint32_t
+occluded_old(const nv_candidate *cand, const float *const *vector,
+			 uint32_t count, const uint16_t *order, uint32_t newcomer,
+			 float factor, uint32_t gdim)
+{
+	for (uint32_t r = count; r-- > 0;)
+	{
+		uint32_t far = order[r];
+
+		for (uint32_t q = 0; q < r && far != newcomer; q++)
+		{
+			uint32_t near = order[q];
+
+			if (near != newcomer &&
+				occludes(cand[far].dist,
+						 nv_l2sq(vector[far], vector[near], gdim), factor))
+				return far;
+		}
+	}
+	return count;
+}
+
+uint32_t
+nv_delta_prune(const nv_candidate *cand, const float *const *vector,
+			   uint32_t count, uint32_t newcomer, bool must_stay, float alpha,
+			   uint32_t gdim)
+{
+	uint16_t order[NV_MAX_DEGREE + 1];
+	float to_newcomer[NV_MAX_DEGREE + 1];
+	uint32_t goes = count;
+
+	nv_assert(count >= 2 && count <= NV_MAX_DEGREE + 1);
+	order_by_distance(cand, count, order);
+	for (uint32_t i = 0; i < count; i++)
+		to_newcomer[i] = nv_l2sq(vector[newcomer], vector[i], gdim);
+	for (float factor = alpha; goes == count; factor /= ALPHA_STEP)
+	{
+		factor = NV_MAX(factor, 1.0f);
+		goes = occluded_pair(cand, count, order, to_newcomer, newcomer,
+							 must_stay, factor);
+		if (factor == 1.0f)
+			break;
+	}
+	if (goes == count)
+		goes = occluded_old(cand, vector, count, order, newcomer, alpha, gdim);
+	if (goes == count)
+		goes = order[count - 1];
+	if (goes == newcomer && must_stay)
+		goes = order[count - 2];
+	return goes;
 }

@@ -18,6 +18,7 @@ nv_rerank_free(nv_rerank *r)
 	free(r->order);
 	free(r->heap);
 	free(r->results);
+	free(r->kept);
 	memset(r, 0, sizeof(*r));
 }
 
@@ -27,6 +28,7 @@ nv_rerank_clear(nv_rerank *r)
 	nv_assert(r->busy == 0);
 	if (r->cap_explored > KEPT_ENTRIES || r->cap_heap > KEPT_ENTRIES)
 		nv_rerank_free(r);
+	r->n_kept = 0;
 	r->n_explored = r->sorted = r->n_order = r->n_results = 0;
 	r->fed = r->batch_end = r->next_issue = 0;
 	r->complete = false;
@@ -38,7 +40,8 @@ nv_rerank_memory(const nv_rerank *r)
 {
 	return r->cap_explored * sizeof(*r->explored) +
 		   r->cap_order * sizeof(*r->order) + r->cap_heap * sizeof(*r->heap) +
-		   r->cap_results * sizeof(*r->results);
+		   r->cap_results * sizeof(*r->results) +
+		   r->cap_kept * sizeof(*r->kept);
 }
 
 bool
@@ -126,6 +129,11 @@ nv_rerank_begin(nv_rerank *r, const nv_rerank_query *q)
 		!nv_grow(&r->heap, &r->cap_heap, k, sizeof(*r->heap)) ||
 		!nv_grow(&r->results, &r->cap_results, k, sizeof(*r->results)))
 		return false;
+	/* All that may be loaded: nothing is allocated while reads arrive. */
+	if (q->mapped != NULL &&
+		!nv_grow(&r->kept, &r->cap_kept, r->n_explored * view->gspace.gdim,
+				 sizeof(*r->kept)))
+		return false;
 	r->n_order = 0;
 	for (size_t i = 0; i < r->n_explored; i++)
 	{
@@ -153,6 +161,27 @@ nv_rerank_arrived(nv_rerank *r, uint32_t place, int32_t result)
 	r->reads[place].result = result;
 }
 
+/* The distance of a record; position seeking keeps it in graph space. */
+static void
+measure(nv_rerank *r, const nv_rerank_query *q, nv_explored *e,
+		const float *record)
+{
+	const nv_gspace *gspace = &q->view->gspace;
+	float *kept;
+
+	if (q->mapped == NULL)
+	{
+		e->exact = nv_distance((nv_metric) gspace->metric, q->query, record,
+							   gspace->dim);
+		return;
+	}
+	nv_assert((r->n_kept + 1) * gspace->gdim <= r->cap_kept);
+	kept = r->kept + r->n_kept * gspace->gdim;
+	e->kept = (uint32_t) r->n_kept++;
+	nv_gspace_row(gspace, record, kept);
+	e->exact = nv_l2sq(q->mapped, kept, gspace->gdim);
+}
+
 /* Verifies one record and computes its distance. */
 static void
 take_record(nv_rerank *r, const nv_rerank_query *q, uint32_t place)
@@ -169,9 +198,7 @@ take_record(nv_rerank *r, const nv_rerank_query *q, uint32_t place)
 		nv_vector_hash(record, record_bytes) ==
 			nv_store_vector_hash(store, nv_rank_id(e->rank)))
 	{
-		e->exact = nv_distance((nv_metric) q->view->gspace.metric, q->query,
-							   (const float *) (const void *) record,
-							   q->view->gspace.dim);
+		measure(r, q, e, (const float *) (const void *) record);
 		e->state = NV_VECTOR_LOADED;
 		q->stats->vectors++;
 	}

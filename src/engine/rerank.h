@@ -27,8 +27,9 @@ typedef enum nv_vector_state
 
 typedef struct nv_explored
 {
-	nv_rank rank; /* code distance and vertex */
-	double exact; /* when LOADED */
+	nv_rank rank;  /* code distance and vertex */
+	double exact;  /* when LOADED */
+	uint32_t kept; /* its vector's number, when LOADED by position seeking */
 	uint8_t state;
 } nv_explored;
 
@@ -47,6 +48,7 @@ typedef struct nv_rerank_query
 	const nv_view *view;
 	const float *query;
 	const float *graph_query; /* in graph space, for view->rows */
+	const float *mapped;      /* position seeking: the row in graph space */
 	uint32_t k, window, exclude;
 	uint8_t *buffer; /* NV_SEARCH_VECTOR_BUFFER bytes */
 	uint32_t first_tag;
@@ -64,6 +66,8 @@ typedef struct nv_rerank
 	size_t batch_end;  /* candidates of the batch under way end here */
 	size_t next_issue; /* the first of them not looked at */
 	bool batch_reads;  /* the batch read something */
+	float *kept;       /* vectors in graph space */
+	size_t n_kept, cap_kept;
 	nv_casr casr;
 	double *heap;
 	size_t cap_heap;

@@ -86,12 +86,15 @@ nv_ring_arrived(nv_ring *ring, uint32_t slot, int32_t result)
 }
 
 void
-nv_ring_pread(nv_ring *ring, uint32_t slot)
+nv_ring_by_hand(nv_ring *ring, uint32_t slot)
 {
 	nv_ring_request *request = &ring->requests[slot];
-	ssize_t n = request->file->ops->pread(
-		request->file, request->buf + request->base,
-		request->len - request->base, request->offset + request->base);
+	uint8_t *buf = request->buf + request->base;
+	size_t len = request->len - request->base;
+	uint64_t offset = request->offset + request->base;
+	const nv_file_ops *ops = request->file->ops;
+	ssize_t n = request->write ? ops->pwrite(request->file, buf, len, offset)
+							   : ops->pread(request->file, buf, len, offset);
 
 	nv_ring_arrived(ring, slot, (int32_t) n);
 }
@@ -204,9 +207,9 @@ nv_ring_inflight(const nv_ring *ring)
 	return ring->inflight;
 }
 
-bool
-nv_ring_read(nv_ring *ring, nv_file *file, void *buf, uint32_t len,
-			 uint64_t offset, uint64_t token)
+static bool
+queue_transfer(nv_ring *ring, nv_file *file, void *buf, uint32_t len,
+			   uint64_t offset, uint64_t token, bool is_write)
 {
 	nv_ring_request *request;
 	uint32_t slot;
@@ -227,9 +230,25 @@ nv_ring_read(nv_ring *ring, nv_file *file, void *buf, uint32_t len,
 	request->base = 0;
 	request->got = 0;
 	request->retries = 0;
+	request->write = is_write;
 	ring->inflight++;
 	enqueue(ring, slot);
 	return true;
+}
+
+bool
+nv_ring_read(nv_ring *ring, nv_file *file, void *buf, uint32_t len,
+			 uint64_t offset, uint64_t token)
+{
+	return queue_transfer(ring, file, buf, len, offset, token, false);
+}
+
+bool
+nv_ring_write(nv_ring *ring, nv_file *file, const void *buf, uint32_t len,
+			  uint64_t offset, uint64_t token)
+{
+	return queue_transfer(ring, file, (void *) (uintptr_t) buf, len, offset,
+						  token, true);
 }
 
 void

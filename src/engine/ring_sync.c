@@ -19,7 +19,7 @@ sync_progress(nv_ring *ring, bool wait)
 	uint32_t slot;
 
 	if (ring->done_count == 0 && nv_ring_next(ring, &slot))
-		nv_ring_pread(ring, slot);
+		nv_ring_by_hand(ring, slot);
 }
 
 static void

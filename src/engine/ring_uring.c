@@ -127,11 +127,13 @@ prepare(nv_ring *ring, uint32_t slot)
 		sqe = io_uring_get_sqe(&u->ring);
 	if (sqe == NULL)
 	{
-		nv_ring_pread(ring, slot);
+		nv_ring_by_hand(ring, slot);
 		return;
 	}
 	index = fixed_file(ring, request->file);
-	if (in_fixed_buffer(ring, buf, len))
+	if (request->write)
+		io_uring_prep_write(sqe, request->file->fd, buf, len, offset);
+	else if (in_fixed_buffer(ring, buf, len))
 		io_uring_prep_read_fixed(sqe, request->file->fd, buf, len, offset, 0);
 	else
 		io_uring_prep_read(sqe, request->file->fd, buf, len, offset);
@@ -179,7 +181,7 @@ give_up(nv_ring *ring, int error)
 		nv_log(NV_LOG_WARNING,
 			   "io_uring takes no more reads: %m; reading by pread instead");
 	for (uint32_t i = 0; i < count; i++)
-		nv_ring_pread(ring, u->pending[i]);
+		nv_ring_by_hand(ring, u->pending[i]);
 }
 
 /* Submission failed for a reason that may pass; true: tried long enough. */

@@ -74,6 +74,7 @@ nv_rmw_seal(nv_store *store, nv_rmw_page *page)
 {
 	nv_rmw *rmw = &store->rmw;
 
+	nv_edges_page_sealed(store, page->page);
 	pthread_mutex_lock(&rmw->lock);
 	page->sealed = NULL;
 	if (rmw->sealed == NULL)

@@ -71,6 +71,7 @@ struct nv_search
 	float *mapped; /* in graph space */
 	float *table;  /* ADC */
 	nv_candidate *seeds;
+	uint32_t n_seeds;
 	void *scratch; /* of the entrance search */
 	size_t cap_query, cap_mapped, cap_table, cap_seeds, cap_scratch;
 
@@ -237,7 +238,7 @@ nv_search_start(nv_search *s, const nv_view *view,
 	nv_rerank_clear(&s->rerank);
 	memset(&s->stats, 0, sizeof(s->stats));
 	memset(&s->error, 0, sizeof(s->error));
-	s->n_block = s->next_place = 0;
+	s->n_block = s->next_place = s->n_seeds = 0;
 	s->phase = PHASE_IDLE;
 	status = take_epoch(s, view->store, buffer, err);
 	if (status == NV_OK)
@@ -347,12 +348,16 @@ seed(nv_search *s)
 	uint32_t n = 0;
 	uint32_t id;
 
-	nv_gspace_query(&view->gspace, s->query, s->mapped);
+	if (s->options.seek)
+		nv_gspace_row(&view->gspace, s->query, s->mapped);
+	else
+		nv_gspace_query(&view->gspace, s->query, s->mapped);
 	nv_pq_table(view->pq, s->mapped, s->table);
 	if (view->entrance != NULL && !s->options.from_medoid)
-		n = nv_entrance_search(view->entrance, s->mapped,
-							   s->options.entrance_list,
-							   s->options.entrance_list, s->scratch, s->seeds);
+		n = nv_entrance_search(
+			view->entrance, s->mapped, s->options.entrance_list,
+			s->options.entrance_list, s->scratch, s->cap_scratch, s->seeds);
+	s->n_seeds = n;
 	for (uint32_t i = 0; i < n; i++)
 		if (!gather(s, &s->seeds[i].id, 1))
 			return false;
@@ -639,6 +644,7 @@ rerank_query(nv_search *s)
 		.view = s->view,
 		.query = s->query,
 		.graph_query = s->mapped,
+		.mapped = s->options.seek ? s->mapped : NULL,
 		.k = s->options.k,
 		.window = s->options.window,
 		.exclude = s->options.exclude,
@@ -807,6 +813,40 @@ nv_search_results(nv_search *s, const nv_result **results)
 	s->results_valid = true;
 	*results = s->rerank.results;
 	return (uint32_t) s->rerank.n_results;
+}
+
+uint32_t
+nv_search_n_met(const nv_search *s)
+{
+	return (uint32_t) s->rerank.n_explored;
+}
+
+nv_met
+nv_search_met(const nv_search *s, uint32_t i)
+{
+	const nv_explored *e = &s->rerank.explored[i];
+	nv_met met = {.vertex = nv_rank_id(e->rank), .dist = nv_rank_dist(e->rank)};
+
+	nv_assert(i < s->rerank.n_explored);
+	if (e->state == NV_VECTOR_LOADED && s->options.seek)
+	{
+		met.dist = (float) e->exact;
+		met.vector = s->rerank.kept + (size_t) e->kept * s->view->gspace.gdim;
+	}
+	return met;
+}
+
+const float *
+nv_search_mapped(const nv_search *s)
+{
+	return s->mapped;
+}
+
+uint32_t
+nv_search_seeds(const nv_search *s, const nv_candidate **seeds)
+{
+	*seeds = s->seeds;
+	return s->n_seeds;
 }
 
 bool

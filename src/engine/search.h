@@ -57,6 +57,12 @@ typedef struct nv_search_options
 	uint32_t exclude;  /* vertex never loaded or reported, or NV_NO_VERTEX */
 	bool from_medoid;  /* no entrance graph */
 	bool single_lists; /* ablation: explore only the list asked for */
+	/*
+	 * Position seeking: the query is a row that is to be linked.  It is mapped
+	 * as rows are, distances are squared ones of graph space (also those of
+	 * results), and vectors that were loaded are kept there.
+	 */
+	bool seek;
 	nv_cache_user user;
 } nv_search_options;
 
@@ -120,6 +126,26 @@ extern const nv_error *nv_search_error(const nv_search *search);
 extern uint32_t nv_search_results(nv_search *search, const nv_result **results);
 /* True when every vertex reachable has been explored and loaded. */
 extern bool nv_search_exhausted(const nv_search *search);
+
+/* What a search has met, for position seeking. */
+typedef struct nv_met
+{
+	uint32_t vertex;
+	float dist;          /* squared, in graph space: exact when loaded */
+	const float *vector; /* in graph space; NULL: not loaded, or no seek */
+} nv_met;
+
+/*
+ * The explored vertices, number 0 .. nv_search_n_met - 1, in no order that
+ * matters; the excluded and the dead are among them.  Valid until the next
+ * call that changes the search.
+ */
+extern uint32_t nv_search_n_met(const nv_search *search);
+extern nv_met nv_search_met(const nv_search *search, uint32_t i);
+/* The query in graph space, and the entrance members it began with. */
+extern const float *nv_search_mapped(const nv_search *search);
+extern uint32_t nv_search_seeds(const nv_search *search,
+								const nv_candidate **seeds);
 
 /* Counters since nv_search_start (io_ns is the driver's to fill). */
 extern const nv_search_stats *nv_search_get_stats(const nv_search *search);

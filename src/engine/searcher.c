@@ -94,23 +94,6 @@ finish_task(searcher *s, task *t, nv_status status, const nv_error *err,
 	nv_answer(s->engine, request, status, err);
 }
 
-/* Damage means that the answer may lack rows: the exact scan has them. */
-static void
-note_damage(nv_cursor *c, uint64_t count)
-{
-	nv_index *index = c->index;
-
-	if (atomic_fetch_add(&c->body->damaged, count) == 0)
-		nv_log(NV_LOG_WARNING,
-			   "sidecar \"%s\" is damaged; scans of index %u are exact until "
-			   "it is rebuilt",
-			   c->body->dir, index->params.index_oid);
-	pthread_mutex_lock(&index->lock);
-	if (index->body == c->body && index->state == NV_INDEX_READY)
-		index->state = NV_INDEX_DAMAGED;
-	pthread_mutex_unlock(&index->lock);
-}
-
 static void
 answer_task(searcher *s, task *t)
 {
@@ -124,7 +107,7 @@ answer_task(searcher *s, task *t)
 	report_stats(t);
 	if (answer->stats.damaged > 0)
 	{
-		note_damage(c, answer->stats.damaged);
+		nv_index_damaged(c->index, c->body);
 		nv_fail(&err, NV_EUNUSABLE, 0, "sidecar is damaged");
 		finish_task(s, t, NV_EUNUSABLE, &err, false);
 		return;
@@ -171,19 +154,21 @@ static void
 step_give(searcher *s, task *t)
 {
 	nv_cursor *c = t->cursor;
-	uint32_t k = t->request->u.search.k;
+	uint32_t k = t->request->u.search.k, n;
 	bool more_needed;
 	nv_error err;
 	nv_status status;
 
-	t->n_hits +=
-		nv_cursor_emit(c, t->hits + t->n_hits, k - t->n_hits, &more_needed);
-	if (!more_needed)
+	status = nv_cursor_emit(c, t->hits + t->n_hits, k - t->n_hits, &n,
+							&more_needed, &err);
+	t->n_hits += n;
+	if (status == NV_OK && !more_needed)
 	{
 		answer_task(s, t);
 		return;
 	}
-	status = nv_cursor_round(c, t->buffer, &err);
+	if (status == NV_OK)
+		status = nv_cursor_round(c, t->buffer, &err);
 	if (status != NV_OK)
 	{
 		finish_task(s, t, status, &err, false);

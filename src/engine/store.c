@@ -53,6 +53,8 @@ init_locks(nv_store *store)
 	pthread_mutex_init(&store->blob_lock, NULL);
 	pthread_mutex_init(&store->writers_lock, NULL);
 	pthread_mutex_init(&store->checkpoint, NULL);
+	pthread_mutex_init(&store->vectors.growing, NULL);
+	pthread_mutex_init(&store->vectors.lock, NULL);
 	pthread_mutex_init(&store->edges.growing, NULL);
 	pthread_mutex_init(&store->edges.allocator, NULL);
 	pthread_mutex_init(&store->rmw.lock, NULL);
@@ -190,6 +192,8 @@ destroy_locks(nv_store *store)
 	pthread_mutex_destroy(&store->blob_lock);
 	pthread_mutex_destroy(&store->writers_lock);
 	pthread_mutex_destroy(&store->checkpoint);
+	pthread_mutex_destroy(&store->vectors.growing);
+	pthread_mutex_destroy(&store->vectors.lock);
 	pthread_mutex_destroy(&store->edges.growing);
 	pthread_mutex_destroy(&store->edges.allocator);
 	pthread_mutex_destroy(&store->rmw.lock);
@@ -226,6 +230,7 @@ nv_store_close(nv_store *store)
 	nv_array_free(&store->codes);
 	nv_retire_free(&store->retired);
 	nv_epochs_free(&store->readers);
+	free(store->vectors.free_units);
 	free(store->edges.info);
 	free(store->edges.free);
 	free(store->state.used);

@@ -144,6 +144,24 @@ extern const uint32_t *nv_slot_find(const nv_store *store, const uint8_t *page,
 									uint64_t word, uint32_t vertex,
 									uint32_t *degree);
 
+/* Lists on a page that the map names. */
+typedef struct nv_page_lists
+{
+	uint32_t n;
+	uint32_t units; /* that they take */
+	uint32_t vertex[NV_PAGE_UNITS];
+	uint64_t word[NV_PAGE_UNITS];
+} nv_page_lists;
+
+/*
+ * Looks through a copy of a page.  Damaged slots end the look; what it tells
+ * is a moment's truth: verify with nv_slot_find, replace with nv_store_relink.
+ */
+extern void nv_store_page_lists(const nv_store *store, uint64_t page,
+								const uint8_t *bytes, nv_page_lists *lists);
+/* Some writer is still adding lists to the page. */
+extern bool nv_store_page_open(nv_store *store, uint64_t page);
+
 /*
  * Where a vertex's vector is: an aligned extent to read (offset, len), and the
  * position of the record in it.  The caller verifies nv_vector_hash().
@@ -202,7 +220,7 @@ extern nv_status nv_store_set_blob(nv_store *store, nv_blob which,
 								   const uint8_t *bytes, size_t len,
 								   nv_error *err);
 
-/* One a linking thread: owns its open page. */
+/* One a linking thread: owns its open page and a few vector records. */
 extern nv_status nv_writer_create(nv_store *store, nv_writer **writer,
 								  nv_error *err);
 extern void nv_writer_destroy(nv_writer *writer);
@@ -216,6 +234,45 @@ extern void nv_writer_destroy(nv_writer *writer);
 extern nv_status nv_store_relink(nv_writer *writer, uint32_t vertex,
 								 uint64_t expected, const uint32_t *ids,
 								 uint32_t degree, nv_error *err);
+
+/*
+ * A new vertex, after the first checkpoint: its vector is in the file when
+ * this returns (not yet durable), hash and code are entered; it has no list
+ * (edge word 0) and is not linked.  The first list is written by
+ * nv_store_relink with expected = 0.  A vertex that has no list when the store
+ * is opened again is as if it had never been: its id is given out anew.
+ * nv_store_vertices counts ids that were set aside, too.
+ */
+extern nv_status nv_store_add_vertex(nv_writer *writer, const void *vector,
+									 uint64_t hash, const uint8_t *code,
+									 uint32_t *vertex, nv_error *err);
+
+/*
+ * The same in two steps, for whoever has something to do while the vector is
+ * written: what is to be written, from memory of the writer's, and then, when
+ * it is in the file, the vertex.  Without the second step, or when the write
+ * fails, nothing has happened.
+ */
+typedef struct nv_vector_write
+{
+	nv_file *file;
+	const uint8_t *buf;
+	uint32_t len;
+	uint64_t offset;
+} nv_vector_write;
+
+extern nv_status nv_store_place_vector(nv_writer *writer, const void *vector,
+									   nv_vector_write *write, nv_error *err);
+extern nv_status nv_store_enter_vertex(nv_writer *writer, uint64_t hash,
+									   const uint8_t *code, uint32_t *vertex,
+									   nv_error *err);
+
+/*
+ * The vertex has its list and all its back edges: sets the linked bit, which
+ * relinking keeps.  NV_EINVAL: it has no list.
+ */
+extern nv_status nv_store_set_linked(nv_store *store, uint32_t vertex,
+									 nv_error *err);
 
 /*
  * Writes out sealed pages (merging neighbours), replaces cached copies and

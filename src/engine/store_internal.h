@@ -11,6 +11,7 @@
  * rmw.c			pages that are being built or written
  * writer.c			replacing a list
  * vector_file.c	places of vectors, bulk writing of vectors
+ * vertex.c		vertices that are added one by one
  * epoch.c			readers, and slots that wait for them or for a root
  */
 #ifndef NAVIS_STORE_INTERNAL_H
@@ -113,6 +114,7 @@ typedef struct nv_page_info
 	uint64_t birth; /* no slot of the page is older; no cut lies between */
 	uint8_t live;   /* slots not yet released */
 	uint8_t state;
+	bool open; /* in RMW and not sealed */
 } nv_page_info;
 
 typedef struct nv_edges
@@ -138,6 +140,8 @@ extern bool nv_edges_take_page(nv_store *store, uint64_t *page);
 /* A slot is born on page; returns the birth of the page `old`. */
 extern uint64_t nv_edges_add_slot(nv_store *store, uint64_t page, uint64_t old);
 extern void nv_edges_release_slot(nv_store *store, uint64_t page);
+/* Its writer adds no more. */
+extern void nv_edges_page_sealed(nv_store *store, uint64_t page);
 /* The page has left RMW. */
 extern void nv_edges_page_written(nv_store *store, uint64_t page);
 /* Releases what the retire list lets go of. */
@@ -162,6 +166,15 @@ typedef struct nv_vectors
 	uint8_t *buffer; /* NV_VECTOR_BUFFER bytes, NULL when none is needed */
 	uint64_t base;   /* offset of the buffer in the file */
 	uint32_t used, written;
+	/* Adding one by one: see vertex.c. */
+	pthread_mutex_t growing; /* held while the file grows, by nobody else */
+	pthread_mutex_t lock;    /* what follows */
+	bool counted;            /* units were looked at */
+	uint64_t space;          /* bytes there is space for on disk */
+	uint64_t next_unit;      /* never given out from here on */
+	uint64_t fresh_unit;     /* nothing was ever written from here on */
+	uint32_t *free_units;    /* a stack: some of their ids are unused */
+	size_t free_count, free_room;
 } nv_vectors;
 
 static inline uint64_t
@@ -186,6 +199,17 @@ nv_vector_file_size(uint32_t vector_bytes, uint64_t records)
 }
 
 extern void nv_vectors_end_bulk(nv_store *store);
+
+/* A writer's unit of vector records; all zero: none. */
+typedef struct nv_unit
+{
+	uint8_t *buffer; /* the unit's bytes as they are on disk */
+	uint64_t number;
+	uint32_t next, end; /* ids not yet used; may lie beyond the last vertex */
+} nv_unit;
+
+/* The writer goes: what is left of its unit is for others. */
+extern void nv_unit_give_back(nv_store *store, nv_unit *unit);
 
 /* --- State file --- */
 
@@ -284,6 +308,7 @@ struct nv_writer
 	nv_rmw_page *open;             /* touched with the gate held */
 	nv_rmw_page *spare;            /* memory for the next one */
 	uint32_t relinks;              /* since it last reclaimed */
+	nv_unit unit;                  /* where its next vectors go */
 };
 
 struct nv_store

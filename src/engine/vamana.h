@@ -78,6 +78,17 @@ extern uint32_t nv_robust_prune(nv_candidate *cand, uint32_t count,
 								uint32_t *out);
 
 /*
+ * A full list and one newcomer: which of them goes.  cand[i] has the squared
+ * distance to the list's centre, vector[i] the place; newcomer is a position.
+ * Returns a position; never the newcomer when it must stay.  count at most
+ * NV_MAX_DEGREE + 1, at least 2.
+ */
+extern uint32_t nv_delta_prune(const nv_candidate *cand,
+							   const float *const *vector, uint32_t count,
+							   uint32_t newcomer, bool must_stay, float alpha,
+							   uint32_t gdim);
+
+/*
  * Greedy page-locality placement of lists of variable length: out_page[i] is
  * the page (0-based, dense) of vertex i's list.  A list of degree d takes
  * nv_slot_units(d) of the NV_PAGE_UNITS units of a page.  rounds <= 0: the

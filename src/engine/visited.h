@@ -55,6 +55,18 @@ nv_visited_add(nv_visited *set, uint32_t id)
 	return true;
 }
 
+/* True when the id is there; room was reserved before. */
+static inline bool
+nv_visited_has(const nv_visited *set, uint32_t id)
+{
+	size_t i = nv_visited_home(set, id);
+
+	for (; set->slots[i].stamp == set->stamp; i = (i + 1) & (set->capacity - 1))
+		if (set->slots[i].id == id)
+			return true;
+	return false;
+}
+
 static inline void
 nv_visited_prefetch(const nv_visited *set, uint32_t id)
 {

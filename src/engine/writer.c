@@ -1,6 +1,6 @@
 /*
  * writer.c
- *		Replacing a list out of place.
+ *		Replacing a list out of place, and the linked bit.
  *
  * Before the gate: everything that may wait or fail for want of space (a
  * place in the retire list, memory for a page, room in the file, too many
@@ -71,6 +71,7 @@ nv_writer_destroy(nv_writer *writer)
 	if (writer->next != NULL)
 		writer->next->prev = writer->prev;
 	pthread_mutex_unlock(&store->writers_lock);
+	nv_unit_give_back(store, &writer->unit);
 	nv_rmw_page_free(writer->spare);
 	free(writer);
 }
@@ -229,5 +230,32 @@ nv_store_relink(nv_writer *writer, uint32_t vertex, uint64_t expected,
 		if (status == NV_ELIMIT && nv_edges_full(store))
 			return nv_fail(err, NV_ELIMIT, 0, "the edge file is full");
 	} while (status == NV_ELIMIT);
+	return status;
+}
+
+nv_status
+nv_store_set_linked(nv_store *store, uint32_t vertex, nv_error *err)
+{
+	pthread_mutex_t *stripe = stripe_of(store, vertex);
+	nv_status status = nv_store_check(store, err);
+	uint64_t word;
+
+	if (status != NV_OK)
+		return status;
+	pthread_rwlock_rdlock(&store->gate);
+	pthread_mutex_lock(stripe);
+	word = nv_store_edge_word(store, vertex);
+	if (word == 0)
+		status = nv_fail(err, NV_EINVAL, 0, "vertex %u has no list", vertex);
+	else
+		status = nv_store_touch_map(store, vertex, NV_MAP_WORD, err);
+	if (status == NV_OK)
+	{
+		atomic_store(nv_map_field(store, vertex, NV_MAP_WORD),
+					 word | NV_LINKED);
+		atomic_store(&store->dirty, true);
+	}
+	pthread_mutex_unlock(stripe);
+	pthread_rwlock_unlock(&store->gate);
 	return status;
 }

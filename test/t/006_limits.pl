@@ -9,7 +9,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # A row of 100 dimensions takes about half a kilobyte: some 250 rows fit.
-my $node = new_node('limits', conf => "navis.pending_memory = 128kB\n");
+my $node = new_node('limits', conf => "navis.pending_memory = 128kB\nnavis.insert_threads = 0\n");
 my $options = 'WITH (max_degree = 16, build_list_size = 24, pq_bytes = 16)';
 $node->start;
 make_helpers($node);
@@ -55,7 +55,7 @@ nothing_left('bad row');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM words'), 7000, 'the table can be used');
 $node->safe_psql('postgres', 'DELETE FROM words WHERE id > 3000');
 
-# pending_memory
+# pending_memory, where nothing is linked
 $node->safe_psql('postgres', <<SQL);
 VACUUM FULL words;
 CREATE TABLE more AS SELECT id + 20000 AS id, word, array(SELECT -x FROM unnest(v) WITH ORDINALITY u(x, n) ORDER BY n) AS v

@@ -7,6 +7,7 @@
 #include "entrance.h"
 
 #define POINTS 4000u
+#define SIZE_OF(ent) nv_entrance_scratch_size(ent)
 
 static nv_entrance *
 build(const float *rows, uint32_t n, float ratio, uint64_t seed)
@@ -101,9 +102,9 @@ check_search(float factor)
 		const float *at = fix_row(query, q);
 		nv_candidate best = nearest_member(ent, rows, POINTS, NULL, at);
 
-		assert_int_equal(
-			nv_entrance_search(ent, at, NV_ENTRANCE_LIST, 10, scratch, out),
-			10);
+		assert_int_equal(nv_entrance_search(ent, at, NV_ENTRANCE_LIST, 10,
+											scratch, SIZE_OF(ent), out),
+						 10);
 		for (uint32_t i = 0; i < 10; i++)
 		{
 			float d = nv_l2sq(at, fix_row(rows, out[i].id), FIX_DIM);
@@ -153,7 +154,8 @@ test_drop(void **unused)
 	for (; left > 0; left--)
 	{
 		const float *query = fix_row(rows, (left * 37) % 1000);
-		uint32_t count = nv_entrance_search(ent, query, 10, 20, scratch, out);
+		uint32_t count =
+			nv_entrance_search(ent, query, 10, 20, scratch, SIZE_OF(ent), out);
 
 		/* The list grows past the dead ones; all are in its reach here. */
 		assert_int_equal(count, NV_MIN(left, 20));
@@ -172,7 +174,8 @@ test_drop(void **unused)
 		nv_entrance_drop(ent, v); /* twice is once */
 		assert_true(nv_entrance_member(ent, v++));
 	}
-	assert_int_equal(nv_entrance_search(ent, rows, 10, 20, scratch, out), 0);
+	assert_int_equal(
+		nv_entrance_search(ent, rows, 10, 20, scratch, SIZE_OF(ent), out), 0);
 	/* Not members: nothing happens. */
 	nv_entrance_drop(ent, 1000);
 	nv_entrance_drop(ent, UINT32_MAX);
@@ -197,7 +200,8 @@ test_tiny(void **unused)
 			ent = build(rows, n, all ? 1.0f : 0.0f, 9);
 			scratch = new_scratch(ent);
 			assert_int_equal(nv_entrance_count(ent), count);
-			assert_int_equal(nv_entrance_search(ent, rows, 10, 5, scratch, out),
+			assert_int_equal(nv_entrance_search(ent, rows, 10, 5, scratch,
+												SIZE_OF(ent), out),
 							 count);
 			assert_true(out[0].id < n);
 			nv_entrance_free(ent);
@@ -273,11 +277,12 @@ test_save(void **unused)
 		nv_candidate a[10];
 		nv_candidate b[10];
 
-		assert_int_equal(
-			nv_entrance_search(ent, fix_row(rows, q), 10, 10, scratch, a), 10);
-		assert_int_equal(
-			nv_entrance_search(loaded, fix_row(rows, q), 10, 10, scratch, b),
-			10);
+		assert_int_equal(nv_entrance_search(ent, fix_row(rows, q), 10, 10,
+											scratch, SIZE_OF(ent), a),
+						 10);
+		assert_int_equal(nv_entrance_search(loaded, fix_row(rows, q), 10, 10,
+											scratch, SIZE_OF(loaded), b),
+						 10);
 		assert_memory_equal(a, b, sizeof(a));
 		for (uint32_t i = 0; i < 10; i++)
 			assert_true(a[i].id % 3 != 0);
@@ -310,7 +315,8 @@ load_damaged(const uint8_t *bytes, size_t size, const float *query)
 		return false;
 	}
 	scratch = new_scratch(loaded);
-	count = nv_entrance_search(loaded, query, 10, 10, scratch, out);
+	count = nv_entrance_search(loaded, query, 10, 10, scratch, SIZE_OF(loaded),
+							   out);
 	for (uint32_t i = 0; i < count; i++)
 		assert_true(out[i].id < 100 && !isnan(out[i].dist));
 	free(scratch);
@@ -421,10 +427,180 @@ test_concurrent_drop(void **unused)
 		assert_int_equal(pthread_create(&threads[t], NULL, drop_all, &d), 0);
 	for (uint32_t q = 0; q < 100; q++)
 		assert_true(nv_entrance_search(ent, fix_row(rows, q), 10, 10, scratch,
-									   out) <= 10);
+									   SIZE_OF(ent), out) <= 10);
 	for (int t = 0; t < 2; t++)
 		pthread_join(threads[t], NULL);
-	assert_int_equal(nv_entrance_search(ent, rows, 10, 10, scratch, out), 0);
+	assert_int_equal(
+		nv_entrance_search(ent, rows, 10, 10, scratch, SIZE_OF(ent), out), 0);
+	nv_entrance_free(ent);
+	free(scratch);
+	free(rows);
+}
+
+/* --- promotion --- */
+
+#define GROWN 2000u
+
+/* Promotes a row with the members that a search for it meets. */
+static void
+promote(nv_entrance *ent, const float *rows, uint32_t vertex, void *scratch,
+		size_t size)
+{
+	nv_candidate met[30];
+	uint32_t near[32], n;
+
+	n = nv_entrance_search(ent, fix_row(rows, vertex), 30, 30, scratch, size,
+						   met);
+	for (uint32_t i = 0; i < n; i++)
+		near[i] = met[i].id;
+	near[n++] = UINT32_MAX; /* no member */
+	near[n++] = near[0];    /* twice */
+	assert_int_equal(nv_entrance_promote(ent, vertex, fix_row(rows, vertex),
+										 near, n, 1.2f, NULL),
+					 NV_OK);
+}
+
+static uint32_t
+find_themselves(const nv_entrance *ent, const float *rows, uint32_t n)
+{
+	void *scratch = new_scratch(ent);
+	uint32_t found = 0;
+	nv_candidate out[10];
+
+	for (uint32_t v = 0; v < n; v++)
+		found += nv_entrance_member(ent, v) &&
+				 nv_entrance_search(ent, fix_row(rows, v), 20, 10, scratch,
+									SIZE_OF(ent), out) > 0 &&
+				 out[0].id == v;
+	free(scratch);
+	return found;
+}
+
+static void
+test_promote(void **unused)
+{
+	float *rows = fix_points(GROWN, 21, false);
+	nv_entrance *ent = build(rows, 200, 1.0f, 22), *loaded;
+	size_t room = 4 * SIZE_OF(ent), size;
+	void *scratch = nv_alloc(room);
+	uint64_t changes = nv_entrance_changes(ent);
+	uint8_t *bytes;
+
+	for (uint32_t v = 200; v < GROWN; v++)
+		promote(ent, rows, v, scratch, SIZE_OF(ent));
+	assert_int_equal(nv_entrance_count(ent), GROWN);
+	assert_int_equal(nv_entrance_live(ent), GROWN);
+	assert_int_equal(nv_entrance_changes(ent), changes + GROWN - 200);
+	assert_true(find_themselves(ent, rows, GROWN) > GROWN * 98 / 100);
+	/* Twice is once; a dropped one comes back. */
+	promote(ent, rows, 300, scratch, SIZE_OF(ent));
+	assert_int_equal(nv_entrance_count(ent), GROWN);
+	nv_entrance_drop(ent, 300);
+	assert_int_equal(nv_entrance_live(ent), GROWN - 1);
+	promote(ent, rows, 300, scratch, SIZE_OF(ent));
+	assert_int_equal(nv_entrance_live(ent), GROWN);
+	/* As it is saved. */
+	bytes = nv_entrance_copy(ent, &size);
+	assert_non_null(bytes);
+	assert_int_equal(
+		nv_entrance_load(bytes, size, GROWN, FIX_DIM, &loaded, NULL), NV_OK);
+	assert_true(find_themselves(loaded, rows, GROWN) > GROWN * 98 / 100);
+	nv_entrance_free(loaded);
+	nv_entrance_free(ent);
+	free(bytes);
+	free(scratch);
+	free(rows);
+}
+
+/* Without members nearby, far out, and full of dead ones. */
+static void
+test_promote_thin(void **unused)
+{
+	float *rows = fix_points(300, 23, false);
+	nv_entrance *ent = build(rows, 100, 1.0f, 24), *loaded;
+	float far[FIX_DIM];
+	uint8_t *bytes;
+	size_t size;
+
+	for (uint32_t v = 100; v < 140; v++)
+		assert_int_equal(
+			nv_entrance_promote(ent, v, fix_row(rows, v), NULL, 0, 1.2f, NULL),
+			NV_OK);
+	assert_true(find_themselves(ent, rows, 140) > 100);
+	for (uint32_t v = 0; v < 140; v++)
+		nv_entrance_drop(ent, v);
+	assert_int_equal(nv_entrance_live(ent), 0);
+	assert_int_equal(nv_entrance_promote(ent, 200, fix_row(rows, 200),
+										 (uint32_t[]){5, 6}, 2, 1.2f, NULL),
+					 NV_OK);
+	assert_int_equal(find_themselves(ent, rows, 300), 1);
+	for (int j = 0; j < FIX_DIM; j++)
+		far[j] = 1e30f;
+	assert_int_equal(nv_entrance_promote(ent, 201, far, NULL, 0, 1.2f, NULL),
+					 NV_OK);
+	bytes = nv_entrance_copy(ent, &size);
+	assert_int_equal(nv_entrance_load(bytes, size, 300, FIX_DIM, &loaded, NULL),
+					 NV_OK);
+	nv_entrance_free(loaded);
+	nv_entrance_free(ent);
+	free(bytes);
+	free(rows);
+}
+
+typedef struct promoter
+{
+	nv_entrance *ent;
+	const float *rows;
+	uint32_t number;
+	pthread_t thread;
+} promoter;
+
+static void *
+promote_some(void *arg)
+{
+	promoter *p = arg;
+	size_t room = sizeof(uint32_t) * GROWN + SIZE_OF(p->ent);
+	void *scratch = nv_alloc(room);
+
+	for (uint32_t v = 200 + p->number; v < GROWN; v += 4)
+	{
+		promote(p->ent, p->rows, v, scratch, SIZE_OF(p->ent));
+		if (v % 5 == 0)
+			nv_entrance_drop(p->ent, v - 40);
+	}
+	free(scratch);
+	return NULL;
+}
+
+static void
+test_concurrent_promote(void **unused)
+{
+	float *rows = fix_points(GROWN, 25, false);
+	nv_entrance *ent = build(rows, 200, 1.0f, 26);
+	/* Room for some of the members to come only. */
+	void *scratch = new_scratch(ent);
+	size_t size = SIZE_OF(ent);
+	promoter p[2];
+	nv_candidate out[10];
+
+	for (uint32_t t = 0; t < 2; t++)
+	{
+		p[t] = (promoter){.ent = ent, .rows = rows, .number = t};
+		assert_int_equal(
+			pthread_create(&p[t].thread, NULL, promote_some, &p[t]), 0);
+	}
+	for (uint32_t q = 0; q < 2000; q++)
+	{
+		uint32_t n = nv_entrance_search(ent, fix_row(rows, q % GROWN), 10, 10,
+										scratch, size, out);
+
+		assert_true(n > 0 && n <= 10);
+		for (uint32_t i = 0; i < n; i++)
+			assert_true(out[i].id < GROWN);
+	}
+	for (uint32_t t = 0; t < 2; t++)
+		pthread_join(p[t].thread, NULL);
+	assert_int_equal(nv_entrance_count(ent), 200 + (GROWN - 200) / 2);
 	nv_entrance_free(ent);
 	free(scratch);
 	free(rows);
@@ -443,6 +619,9 @@ main(void)
 		cmocka_unit_test(test_save),
 		cmocka_unit_test(test_corruption),
 		cmocka_unit_test(test_concurrent_drop),
+		cmocka_unit_test(test_promote),
+		cmocka_unit_test(test_promote_thin),
+		cmocka_unit_test(test_concurrent_promote),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

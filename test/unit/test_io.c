@@ -463,6 +463,54 @@ test_depth_limit(void **state)
 	}
 }
 
+/* Writes go out of order and come back; what a file refuses is an error. */
+static void
+test_ring_writes(void **state)
+{
+	enum
+	{
+		BLOCKS = 20
+	};
+	uint8_t *all = aligned_memory(BLOCKS * NV_BLOCK);
+	uint8_t *back = aligned_memory(BLOCKS * NV_BLOCK);
+
+	for (uint64_t i = 0; i < BLOCKS * WORDS_PER_BLOCK; i++)
+		((uint64_t *) (void *) all)[i] = word_at(i);
+	FOR_EACH_VARIANT(v)
+	{
+		nv_ring *ring = ring_of(v, BLOCKS * NV_BLOCK);
+		const char *path = path_in(work_dir, "written");
+		nv_file *file, *sealed = data_file(v->buffered);
+		nv_completion done;
+		int flags = NV_FILE_CREATE | (v->buffered ? NV_FILE_BUFFERED : 0);
+
+		assert_int_equal(nv_file_open(path, flags, &file, NULL), NV_OK);
+		for (uint32_t i = BLOCKS; i-- > 0;)
+			assert_true(nv_ring_write(ring, file, all + i * NV_BLOCK, NV_BLOCK,
+									  i * NV_BLOCK, i));
+		for (uint32_t i = 0; i < BLOCKS; i++)
+		{
+			assert_int_equal(nv_ring_reap(ring, &done, 1, true), 1);
+			assert_int_equal(done.result, NV_BLOCK);
+		}
+		assert_int_equal(nv_file_read(file, back, BLOCKS * NV_BLOCK, 0, NULL),
+						 NV_OK);
+		assert_memory_equal(all, back, BLOCKS * NV_BLOCK);
+		assert_true(nv_ring_write(ring, sealed, all, NV_BLOCK, 0, 7));
+		assert_int_equal(nv_ring_reap(ring, &done, 1, true), 1);
+		assert_int_equal(done.token, 7);
+		assert_int_equal(done.result, -EBADF);
+		nv_ring_forget(ring, file);
+		nv_ring_forget(ring, sealed);
+		nv_file_close(file);
+		nv_file_close(sealed);
+		nv_ring_destroy(ring);
+		assert_int_equal(unlink(path), 0);
+	}
+	free(all);
+	free(back);
+}
+
 static nv_completion
 read_one(nv_ring *ring, nv_file *file, void *buf, uint32_t len, uint64_t offset)
 {
@@ -1717,6 +1765,7 @@ main(void)
 		cmocka_unit_test(test_properties_granted),
 		cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_depth_limit),
+		cmocka_unit_test(test_ring_writes),
 		cmocka_unit_test(test_past_end),
 		cmocka_unit_test(test_forget_frees),
 		cmocka_unit_test(test_many_files),

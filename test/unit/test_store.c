@@ -254,8 +254,8 @@ test_code_stride_set_late(void **state)
 
 	ok(nv_store_create(dir, &params, NULL, &store, &why));
 	assert_int_equal(nv_store_set_code_stride(store, 6, &err), NV_EINVAL);
-	assert_int_equal(
-		nv_store_set_code_stride(store, NV_PQ_MAX_BYTES + 4, &err), NV_EINVAL);
+	assert_int_equal(nv_store_set_code_stride(store, NV_PQ_MAX_BYTES + 4, &err),
+					 NV_EINVAL);
 	ok(nv_store_set_code_stride(store, 8, &why));
 	assert_int_equal(nv_store_set_code_stride(store, 8, &err), NV_EINVAL);
 	assert_int_equal(nv_store_get_params(store)->code_stride, 8);

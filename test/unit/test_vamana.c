@@ -528,6 +528,91 @@ test_memory(void **unused)
 	free(page);
 }
 
+/* --- delta prune --- */
+
+#define DELTA 12u
+
+/* A full list and a newcomer, the last: rows as given, centre at 0. */
+static uint32_t
+delta(float rows[DELTA][FIX_DIM], bool must_stay)
+{
+	static const float centre[FIX_DIM];
+	nv_candidate cand[DELTA];
+	const float *vector[DELTA];
+
+	for (uint32_t i = 0; i < DELTA; i++)
+	{
+		vector[i] = rows[i];
+		cand[i] = (nv_candidate){nv_l2sq(centre, rows[i], FIX_DIM), 100 + i};
+	}
+	return nv_delta_prune(cand, vector, DELTA, DELTA - 1, must_stay, 1.2f,
+						  FIX_DIM);
+}
+
+/* Each in a direction of its own: none occludes another. */
+static void
+make_apart(float rows[DELTA][FIX_DIM])
+{
+	memset(rows, 0, DELTA * sizeof(rows[0]));
+	for (uint32_t i = 0; i < DELTA; i++)
+		rows[i][i] = 1.0f + 0.01f * (float) (i * 5 % DELTA);
+}
+
+static void
+test_delta(void **unused)
+{
+	float rows[DELTA][FIX_DIM];
+
+	/* Nothing is occluded: the farthest goes, 5 * 7 % 12 = 11. */
+	make_apart(rows);
+	assert_int_equal(delta(rows, false), 7);
+	/* The newcomer is the farthest. */
+	rows[DELTA - 1][DELTA - 1] = 3.0f;
+	assert_int_equal(delta(rows, false), DELTA - 1);
+	assert_int_equal(delta(rows, true), 7);
+	/* It lies before another, which goes though others are farther. */
+	make_apart(rows);
+	rows[DELTA - 1][DELTA - 1] = 0.0f;
+	rows[DELTA - 1][2] = 0.9f;
+	assert_int_equal(delta(rows, false), 2);
+	/* It lies behind another. */
+	rows[DELTA - 1][2] = 1.2f;
+	assert_int_equal(delta(rows, false), DELTA - 1);
+	assert_int_not_equal(delta(rows, true), DELTA - 1);
+	/* Of two old ones one is behind the other. */
+	make_apart(rows);
+	memcpy(rows[4], rows[3], sizeof(rows[3]));
+	rows[4][3] += 0.02f;
+	assert_int_equal(delta(rows, false), 4);
+	/* A copy of a listed one: one of the two. */
+	make_apart(rows);
+	memcpy(rows[DELTA - 1], rows[6], sizeof(rows[6]));
+	assert_int_equal(delta(rows, false), DELTA - 1);
+	assert_int_not_equal(delta(rows, true), DELTA - 1);
+}
+
+/* Whatever goes, it is in the list; who must stay does. */
+static void
+test_delta_random(void **unused)
+{
+	uint32_t newcomers = 0;
+
+	for (uint32_t round = 0; round < 500; round++)
+	{
+		float *points = fix_points(DELTA, round + 1000, false);
+		float rows[DELTA][FIX_DIM];
+		uint32_t goes;
+
+		memcpy(rows, points, sizeof(rows));
+		free(points);
+		goes = delta(rows, false);
+		assert_true(goes < DELTA);
+		newcomers += goes == DELTA - 1;
+		assert_true(delta(rows, true) < DELTA - 1);
+	}
+	assert_true(newcomers > 10 && newcomers < 400);
+}
+
 int
 main(void)
 {
@@ -548,6 +633,8 @@ main(void)
 		cmocka_unit_test(test_cancel),
 		cmocka_unit_test(test_progress),
 		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_delta),
+		cmocka_unit_test(test_delta_random),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

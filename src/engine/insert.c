@@ -1,0 +1,457 @@
+/*
+ * insert.c
+ *		Insert threads: rows leave the queue of unlinked ones for the graph.
+ *
+ * A row's life: taken from the queue, but still compared exactly by every
+ * search; an equal vector is looked for; else its position is sought, it gets
+ * a vertex, a list and back edges, and the linked bit.  Only then, in one step
+ * under the index's lock, does the row get its element and stop being pending.
+ * A search compares pending rows before it takes the graph, so it meets the
+ * row in one of them at least; in both, cursor.c gives it once.
+ *
+ * A deletion that comes first finds the row pending and removes it: the step
+ * then finds nothing to move, and the vertex stays as a deleted one.  While a
+ * rebuild runs nothing is moved: the rows it does not know must be pending
+ * when it is done.
+ *
+ * Source: design.md sections 3 ("vertex"), 4 ("Checkpoint protocol" 4,
+ * "Concurrency" 5), 6 ("Insert").
+ */
+#include "linker.h"
+
+#include "navis/hash.h"
+
+#define BATCH 64 /* rows of one index before others have their turn */
+#define IDLE_MS 200
+#define KEEP_BODY_NS (UINT64_C(1000) * 1000000u) /* a graph without work */
+#define RETRY_NS (UINT64_C(1000) * 1000000u)     /* after a failure */
+
+/* One thread. */
+typedef struct inserter
+{
+	nv_engine *engine;
+	nv_linker linker;
+	uint32_t next_slot; /* of the table of indexes, where to look first */
+	uint64_t worked_ns; /* when it last linked a row */
+	float *row;         /* of the index at hand */
+	uint32_t row_dim;
+} inserter;
+
+/* --- Moving a row --- */
+
+/* Walks that compare the body must not take the row for a stale one. */
+static void
+confirm(nv_index *index, uint32_t element)
+{
+	for (nv_pass *pass = index->passes; pass != NULL; pass = pass->next)
+		if (element < pass->n_bits)
+			pass->confirmed[element / 64] |= UINT64_C(1) << (element % 64);
+}
+
+/* Rows that did not fit can be asked for again. */
+static void
+leave_full(nv_index *index)
+{
+	nv_engine *engine = index->engine;
+
+	if (index->state == NV_INDEX_FULL &&
+		atomic_load(&engine->pending_bytes) < engine->config.pending_memory / 2)
+		index->state = NV_INDEX_OPENING;
+}
+
+/* What moving a row came to. */
+typedef enum settled
+{
+	SETTLED,      /* it has its element, or is gone */
+	SETTLE_LATER, /* it stays pending for now */
+	SETTLE_DEAD   /* the vertex has no rows any more: it must be linked anew */
+} settled;
+
+/*
+ * The row gets its element and is pending no more.  linked: the vertex was
+ * just linked; it was not before if fresh.
+ */
+static nv_status
+settle(nv_index *index, nv_body *body, const nv_journal_entry *entry,
+	   uint32_t vertex, bool linked, bool fresh, settled *how, nv_error *err)
+{
+	nv_status status = NV_OK;
+
+	*how = SETTLED;
+	pthread_mutex_lock(&index->lock);
+	if (index->body == body && fresh)
+		nv_body_count_vertex(body);
+	if (index->body != body || index->build != NULL || index->dropped)
+		*how = SETTLE_LATER;
+	else if (!nv_pending_has(index->pending, entry->element, entry->generation,
+							 entry->hash))
+		; /* deleted meanwhile */
+	else if (!linked && !nv_body_live(body, vertex))
+		*how = SETTLE_DEAD;
+	else
+	{
+		atomic_fetch_add(&index->moves_begun, 1);
+		status = nv_body_add_element(body, entry->element, entry->generation,
+									 vertex, err);
+		if (status == NV_OK)
+		{
+			nv_pending_remove(index->pending, entry->element,
+							  entry->generation);
+			confirm(index, entry->element);
+			leave_full(index);
+			atomic_fetch_add(&body->unsaved, 1);
+			atomic_fetch_add(&index->inserted.rows, 1);
+			atomic_fetch_add(&index->inserted.equal, !linked);
+		}
+		atomic_fetch_add(&index->moves_over, 1);
+	}
+	pthread_mutex_unlock(&index->lock);
+	return status;
+}
+
+/* --- Equal vectors --- */
+
+/* The vertex holds exactly these bytes. */
+static bool
+same_bytes(nv_linker *l, uint32_t vertex, const float *row)
+{
+	nv_store *store = l->body->store;
+	uint32_t bytes = nv_store_get_params(store)->vector_bytes;
+	uint64_t offset;
+	uint32_t len, skip;
+
+	nv_store_vector_extent(store, vertex, &offset, &len, &skip);
+	return nv_file_read(nv_store_vector_file(store), l->record, len, offset,
+						NULL) == NV_OK &&
+		   memcmp(l->record + skip, row, bytes) == 0;
+}
+
+static nv_status
+find_equal(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
+		   nv_error *err)
+{
+	uint32_t found[NV_EQUAL_MAX], n;
+	nv_status status =
+		nv_equal_find(l->body->equal, l->body->store, hash, found, &n, err);
+
+	*vertex = NV_NO_VERTEX;
+	for (uint32_t i = 0; i < n && *vertex == NV_NO_VERTEX; i++)
+		if (same_bytes(l, found[i], row))
+			*vertex = found[i];
+	return status;
+}
+
+/* --- One row --- */
+
+/* Seeks a position while the row's vector is written, for a new vertex. */
+static nv_status
+add_vertex(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
+		   nv_error *err)
+{
+	nv_status status = nv_link_write(l, row, err), written;
+
+	if (status != NV_OK)
+		return status;
+	status = nv_link_seek(l, row, NV_NO_VERTEX, err);
+	written = nv_link_written(l, status == NV_OK ? err : NULL);
+	if (status == NV_OK)
+		status = written;
+	if (status != NV_OK)
+		return status;
+	nv_pq_encode(l->body->pq, nv_search_mapped(l->search), l->code);
+	return nv_store_enter_vertex(l->writer, hash, l->code, vertex, err);
+}
+
+/* Below its target size the entrance graph takes the vertex in. */
+static void
+promote(nv_index *index, nv_linker *l, uint32_t vertex)
+{
+	nv_body *body = l->body;
+	uint64_t vertices = atomic_load(&body->n_vertices);
+	uint64_t dead = atomic_load(&body->dead_vertices);
+	double target = (double) body->params.entrance_ratio *
+					(double) (vertices - NV_MIN(dead, vertices));
+
+	if ((double) nv_entrance_live(body->entrance) >= target ||
+		nv_link_promote(l, vertex, NULL) != NV_OK)
+		return;
+	/* Deleted at the same time: whoever comes last drops the member. */
+	if (!nv_body_live(body, vertex))
+		nv_entrance_drop(body->entrance, vertex);
+	atomic_fetch_add(&index->inserted.promotions, 1);
+}
+
+/* The hash is claimed.  later: the row stays pending without an error. */
+static nv_status
+link_claimed(nv_index *index, nv_linker *l, const nv_journal_entry *entry,
+			 const float *row, bool *later, nv_error *err)
+{
+	uint32_t vertex;
+	settled how = SETTLE_DEAD;
+	nv_status status = find_equal(l, entry->hash, row, &vertex, err);
+	bool fresh;
+
+	if (status == NV_OK && vertex != NV_NO_VERTEX)
+		status = settle(index, l->body, entry, vertex, false, false, &how, err);
+	if (status == NV_OK && how == SETTLE_DEAD)
+	{
+		status = vertex == NV_NO_VERTEX
+					 ? add_vertex(l, entry->hash, row, &vertex, err)
+					 : nv_link_seek(l, row, vertex, err);
+		if (status != NV_OK)
+			return status;
+		fresh = !(nv_store_edge_word(l->body->store, vertex) & NV_LINKED);
+		status = nv_link_vertex(l, vertex, err);
+		if (status == NV_OK)
+			status =
+				settle(index, l->body, entry, vertex, true, fresh, &how, err);
+		if (status == NV_OK && how == SETTLED && nv_body_live(l->body, vertex))
+			promote(index, l, vertex);
+	}
+	*later = how == SETTLE_LATER;
+	return status;
+}
+
+static void
+row_failed(nv_index *index, nv_body *body, const nv_error *err)
+{
+	uint64_t failures = atomic_fetch_add(&index->inserted.failures, 1) + 1;
+
+	atomic_store(&index->insert_after_ns, nv_now_ns() + RETRY_NS);
+	if (err->status == NV_ECORRUPT)
+		nv_index_damaged(index, body);
+	/* The first, the second, the fourth, ... */
+	if ((failures & (failures - 1)) == 0)
+		nv_log(NV_LOG_WARNING,
+			   "a row of index %u of database %u could not be linked: %s; it "
+			   "is compared exactly until that succeeds",
+			   index->params.index_oid, index->key.database, err->detail);
+}
+
+/* False: this index has nothing to do for now. */
+static bool
+link_next(inserter *t, nv_index *index)
+{
+	nv_linker *l = &t->linker;
+	nv_journal_entry entry;
+	nv_error err = {0};
+	nv_status status;
+	bool later = false;
+
+	if (!nv_pending_take(index->pending, &entry, t->row))
+		return false;
+	nv_equal_claim(l->body->equal, entry.hash);
+	status = link_claimed(index, l, &entry, t->row, &later, &err);
+	nv_equal_release(l->body->equal, entry.hash);
+	t->worked_ns = nv_now_ns();
+	if (status == NV_OK && !later)
+		return true;
+	nv_pending_give_back(index->pending, &entry);
+	if (status != NV_OK)
+		row_failed(index, l->body, &err);
+	return false;
+}
+
+/* --- Which index --- */
+
+static bool
+may_link(nv_index *index)
+{
+	switch (index->state)
+	{
+		case NV_INDEX_OPENING:
+		case NV_INDEX_READY:
+		case NV_INDEX_FULL:
+		case NV_INDEX_NO_GRAPH:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* The graph that rows of the index can be linked into now, or NULL. */
+static nv_body *
+body_for(nv_index *index)
+{
+	nv_body *body = NULL;
+
+	pthread_mutex_lock(&index->lock);
+	if (index->body != NULL && index->pending != NULL && !index->dropped &&
+		index->build == NULL && may_link(index) &&
+		nv_pending_waiting(index->pending) > 0 &&
+		nv_now_ns() >= atomic_load(&index->insert_after_ns))
+	{
+		body = index->body;
+		nv_body_get(body);
+	}
+	pthread_mutex_unlock(&index->lock);
+	return body;
+}
+
+/* An index with work, and its graph, both with a reference; or NULL. */
+static nv_index *
+next_index(inserter *t, nv_body **body)
+{
+	nv_engine *engine = t->engine;
+	nv_index *found = NULL;
+
+	pthread_mutex_lock(&engine->lock);
+	for (uint32_t i = 0; i < NV_MAX_INDEXES && found == NULL; i++)
+	{
+		uint32_t slot = (t->next_slot + i) % NV_MAX_INDEXES;
+
+		for (nv_index *x = engine->table[slot]; x != NULL && found == NULL;
+			 x = x->hash_next)
+			if ((*body = body_for(x)) != NULL)
+			{
+				atomic_fetch_add(&x->refs, 1);
+				found = x;
+				t->next_slot = (slot + 1) % NV_MAX_INDEXES;
+			}
+	}
+	pthread_mutex_unlock(&engine->lock);
+	return found;
+}
+
+static bool
+row_memory(inserter *t, uint32_t dim)
+{
+	float *row;
+
+	if (dim <= t->row_dim)
+		return true;
+	row = nv_alloc(dim * sizeof(*row));
+	if (row == NULL)
+		return false;
+	free(t->row);
+	t->row = row;
+	t->row_dim = dim;
+	return true;
+}
+
+static void
+work(inserter *t, nv_index *index, nv_body *body)
+{
+	nv_error err = {0};
+	nv_status status =
+		row_memory(t, index->params.dim)
+			? nv_linker_use(&t->linker, body, &err)
+			: nv_fail(&err, NV_ENOMEM, 0, "no memory to link rows");
+
+	if (status != NV_OK)
+	{
+		row_failed(index, body, &err);
+		return;
+	}
+	t->linker.counters = &index->inserted;
+	for (int i = 0; i < BATCH && !atomic_load(&t->engine->stopping); i++)
+		if (!link_next(t, index))
+			break;
+}
+
+/* --- The loop --- */
+
+void
+nv_insert_wake(nv_engine *engine)
+{
+	atomic_fetch_add(&engine->insert_ticket, 1);
+	if (atomic_load(&engine->insert_idle) == 0)
+		return;
+	pthread_mutex_lock(&engine->insert_lock);
+	pthread_cond_signal(&engine->insert_cond);
+	pthread_mutex_unlock(&engine->insert_lock);
+}
+
+void
+nv_insert_wait(nv_engine *engine, nv_body *body)
+{
+	atomic_store(&body->given_up, true);
+	while (atomic_load(&body->linkers) > 0)
+	{
+		struct timespec pause = {.tv_nsec = 1000000};
+
+		atomic_fetch_add(&engine->insert_ticket, 1);
+		pthread_mutex_lock(&engine->insert_lock);
+		pthread_cond_broadcast(&engine->insert_cond);
+		pthread_mutex_unlock(&engine->insert_lock);
+		nanosleep(&pause, NULL);
+	}
+}
+
+/* Nothing was to be done at this ticket. */
+static void
+sleep_until_woken(inserter *t, uint32_t ticket)
+{
+	nv_engine *engine = t->engine;
+	nv_body *body = t->linker.body;
+	struct timespec until;
+
+	/* A graph that is to be closed, or without work, is let go. */
+	if (body != NULL &&
+		(atomic_load(&body->remove_dir) || atomic_load(&body->given_up) ||
+		 nv_now_ns() - t->worked_ns > KEEP_BODY_NS))
+		(void) nv_linker_use(&t->linker, NULL, NULL);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += IDLE_MS * 1000000;
+	if (until.tv_nsec >= 1000000000)
+	{
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	pthread_mutex_lock(&engine->insert_lock);
+	if (atomic_load(&engine->insert_ticket) == ticket &&
+		!atomic_load(&engine->stopping))
+		pthread_cond_timedwait(&engine->insert_cond, &engine->insert_lock,
+							   &until);
+	pthread_mutex_unlock(&engine->insert_lock);
+}
+
+static void
+inserter_loop(inserter *t)
+{
+	nv_engine *engine = t->engine;
+
+	while (!atomic_load(&engine->stopping))
+	{
+		uint32_t ticket;
+		nv_index *index;
+		nv_body *body;
+
+		atomic_fetch_add(&engine->insert_idle, 1);
+		ticket = atomic_load(&engine->insert_ticket);
+		index = next_index(t, &body);
+		if (index == NULL)
+			sleep_until_woken(t, ticket);
+		atomic_fetch_sub(&engine->insert_idle, 1);
+		if (index == NULL)
+			continue;
+		work(t, index, body);
+		nv_body_put(body);
+		nv_index_put(index);
+	}
+}
+
+void *
+nv_inserter_main(void *arg)
+{
+	nv_inserter *self = arg;
+	inserter t = {.engine = self->engine};
+	nv_io_method method = (nv_io_method) t.engine->config.io_method;
+	nv_error err;
+
+	if (nv_ring_create(method, NV_SEARCH_BUFFER, &t.linker.ring, &err) !=
+			NV_OK ||
+		nv_ring_create(method, 0, &t.linker.write_ring, &err) != NV_OK)
+	{
+		nv_log(NV_LOG_WARNING, "an insert thread could not start: %s",
+			   err.detail);
+		nv_ring_destroy(t.linker.ring);
+		return NULL;
+	}
+	inserter_loop(&t);
+	(void) nv_linker_use(&t.linker, NULL, NULL);
+	nv_ring_destroy(t.linker.ring);
+	nv_ring_destroy(t.linker.write_ring);
+	free(t.row);
+	return NULL;
+}

@@ -1,0 +1,587 @@
+/*
+ * link.c
+ *		Position seeking and linking: where a row belongs in the graph, its
+ *		list, and the back edges to it.
+ *
+ * A search with a frontier of its own (|E_pos|) gives the explored set; CASR
+ * loads the nearest of it.  RobustPrune takes exact vectors where there are
+ * some and decoded codes elsewhere, all in code space, where distances are
+ * those of graph space and decoding needs no rotation.  Each chosen neighbour
+ * gets a back edge, out of place like every change of a list; a full list
+ * gives one up by decoded codes.  Lists are read before anything is locked;
+ * a list that changed meanwhile is read again.  A page that lost a list and
+ * is left with few gives those up, too: they move to where the new lists are,
+ * and the page gets free as a whole.
+ *
+ * Source: navis-system.txt, CASR and NAVIS-Update; algorithms.md section 9;
+ * design.md section 4, "Position seeking", "Concurrency".
+ */
+#include <errno.h>
+
+#include "linker.h"
+#include "pool.h"
+#include "pq_internal.h"
+#include "search_run.h"
+
+/* Pages of neighbours' lists that are read at the same time. */
+#define LINK_PAGES 64
+/*
+ * A page with lists on no more units than this is emptied.  Pages are between
+ * this and full then, three quarters on average, and for every list that is
+ * rewritten one more is moved.
+ */
+#define SPARSE_UNITS (NV_PAGE_UNITS / 2)
+/* A list that is changed by others so often while we read it is damaged. */
+#define MAX_TRIES 1000
+
+_Static_assert(LINK_PAGES *NV_PAGE <= NV_SEARCH_BUFFER,
+			   "pages of back edges go where a search had its own");
+
+/* --- Tools --- */
+
+static void
+let_go(nv_linker *l)
+{
+	nv_ring *ring = l->ring, *write_ring = l->write_ring;
+
+	if (l->body == NULL)
+		return;
+	nv_writer_destroy(l->writer);
+	nv_search_free(l->search);
+	nv_ring_forget(ring, nv_store_edge_file(l->body->store));
+	nv_ring_forget(ring, nv_store_vector_file(l->body->store));
+	nv_ring_forget(write_ring, nv_store_vector_file(l->body->store));
+	atomic_fetch_sub(&l->body->linkers, 1);
+	nv_body_put(l->body);
+	free(l->code);
+	free(l->record);
+	free(l->cand);
+	free(l->vertex);
+	free(l->places);
+	free(l->turned);
+	free(l->prune_scratch);
+	free(l->list);
+	free(l->list_places);
+	free(l->page);
+	memset(l, 0, sizeof(*l));
+	l->ring = ring;
+	l->write_ring = write_ring;
+}
+
+static bool
+take_memory(nv_linker *l)
+{
+	const nv_store_params *params = nv_store_get_params(l->body->store);
+	size_t row = l->body->view.gspace.gdim * sizeof(float);
+	size_t record = nv_store_vector_extent_max(l->body->store);
+
+	l->turned = nv_alloc(row);
+	l->code = nv_alloc(NV_MAX(params->code_stride, 1u));
+	l->record = aligned_alloc(NV_BLOCK, nv_round_up(record, NV_BLOCK));
+	l->prune_scratch = nv_alloc(nv_prune_scratch_size());
+	l->list = nv_alloc_array(params->max_degree + 1, sizeof(*l->list));
+	/* The list, the newcomer and the centre. */
+	l->list_places = nv_alloc_array(params->max_degree + 2, row);
+	l->page = aligned_alloc(NV_BLOCK, NV_PAGE);
+	return l->turned != NULL && l->code != NULL && l->record != NULL &&
+		   l->prune_scratch != NULL && l->list != NULL &&
+		   l->list_places != NULL && l->page != NULL;
+}
+
+nv_status
+nv_linker_use(nv_linker *l, nv_body *body, nv_error *err)
+{
+	nv_status status;
+
+	if (l->body == body)
+		return NV_OK;
+	let_go(l);
+	if (body == NULL)
+		return NV_OK;
+	nv_body_get(body);
+	atomic_fetch_add(&body->linkers, 1);
+	l->body = body;
+	status = take_memory(l)
+				 ? NV_OK
+				 : nv_fail(err, NV_ENOMEM, 0, "no memory to link rows");
+	if (status == NV_OK)
+		status = nv_search_create(&l->search, err);
+	if (status == NV_OK)
+		status = nv_writer_create(body->store, &l->writer, err);
+	if (status != NV_OK)
+		let_go(l);
+	return status;
+}
+
+/* --- The vector --- */
+
+nv_status
+nv_link_write(nv_linker *l, const float *row, nv_error *err)
+{
+	nv_vector_write write;
+	nv_status status = nv_store_place_vector(l->writer, row, &write, err);
+	bool queued;
+
+	if (status != NV_OK)
+		return status;
+	queued = nv_ring_write(l->write_ring, write.file, write.buf, write.len,
+						   write.offset, write.len);
+	nv_assert(queued); /* there is one at a time */
+	nv_ring_submit(l->write_ring);
+	return queued ? NV_OK : nv_fail(err, NV_EIO, 0, "the ring is full");
+}
+
+nv_status
+nv_link_written(nv_linker *l, nv_error *err)
+{
+	nv_completion done;
+	int error;
+
+	nv_assert(nv_ring_inflight(l->write_ring) == 1);
+	while (nv_ring_reap(l->write_ring, &done, 1, true) == 0)
+		;
+	if (done.result == (int32_t) done.token)
+		return NV_OK;
+	error = done.result < 0 ? -done.result : 0;
+	return nv_fail(err, error == ENOSPC ? NV_ENOSPC : NV_EIO, error,
+				   "could not write a vector: %s",
+				   error != 0 ? strerror(error) : "it was written in part");
+}
+
+/* --- Seeking --- */
+
+/* w_insert; asks for its calibration, and loads everything until then. */
+static uint32_t
+window(nv_body *body, const nv_config *config)
+{
+	int bucket = nv_casr_bucket(NV_DEFAULT_K, config->insert_list_size);
+	uint32_t untouched = 0;
+
+	if (bucket >= 0 && !nv_casr_ready(body->casr_insert, bucket) &&
+		atomic_compare_exchange_strong(&body->wanted_insert[bucket], &untouched,
+									   1))
+		nv_engine_wake(body->engine);
+	return nv_casr_window(body->casr_insert, bucket,
+						  config->casr_percentile_insert);
+}
+
+static void
+count_seek(nv_linker *l)
+{
+	const nv_search_stats *stats = nv_search_get_stats(l->search);
+	nv_insert_counters *c = l->counters;
+
+	atomic_fetch_add(&c->seeks, 1);
+	atomic_fetch_add(&c->pages, stats->edge_pages);
+	atomic_fetch_add(&c->reads, stats->edge_reads);
+	atomic_fetch_add(&c->explored, stats->explored);
+	atomic_fetch_add(&c->vectors, stats->vectors);
+}
+
+nv_status
+nv_link_seek(nv_linker *l, const float *row, uint32_t exclude, nv_error *err)
+{
+	nv_body *body = l->body;
+	const nv_config *config = &body->engine->config;
+	uint64_t dead = atomic_load(&body->dead_vertices);
+	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
+	nv_search_options options = {
+		.k = NV_DEFAULT_K,
+		.list_size = nv_widen(config->insert_list_size, NV_MIN(dead, vertices),
+							  vertices),
+		.beam_width = 4,
+		.entrance_list = NV_ENTRANCE_LIST,
+		.window = window(body, config),
+		.exclude = exclude,
+		.seek = true,
+		.user = NV_CACHE_INSERT,
+	};
+	nv_status status;
+
+	status = nv_search_start(l->search, &body->view, &options, row,
+							 nv_ring_arena(l->ring), err);
+	if (status != NV_OK)
+		return status;
+	status = nv_search_run(l->search, l->ring);
+	if (status != NV_OK)
+	{
+		if (err != NULL)
+			*err = *nv_search_error(l->search);
+		return status;
+	}
+	count_seek(l);
+	if (nv_search_get_stats(l->search)->damaged > 0)
+		return nv_fail(err, NV_ECORRUPT, 0,
+					   "position seeking met damaged lists or vectors");
+	return NV_OK;
+}
+
+/* --- Choosing neighbours --- */
+
+static const float *
+place_of(void *arg, uint32_t candidate)
+{
+	const nv_linker *l = arg;
+
+	return l->places + (size_t) candidate * l->body->view.gspace.gdim;
+}
+
+/* A candidate's place in code space. */
+static void
+find_place(nv_linker *l, const nv_met *met, float *place)
+{
+	const nv_pq *pq = l->body->pq;
+
+	if (met->vector != NULL)
+		nv_pq_project(pq, met->vector, nv_pq_gdim(pq), 1, place, l->turned);
+	else
+		nv_pq_decode_projected(pq, nv_store_code(l->body->store, met->vertex),
+							   place);
+}
+
+/* Explored vertices as candidates; with dead ones only if all are. */
+static uint32_t
+collect(nv_linker *l, uint32_t self, bool with_dead)
+{
+	uint32_t gdim = l->body->view.gspace.gdim;
+	uint32_t met = nv_search_n_met(l->search), n = 0;
+
+	for (uint32_t i = 0; i < met; i++)
+	{
+		nv_met m = nv_search_met(l->search, i);
+
+		if (m.vertex == self || !(with_dead || nv_body_live(l->body, m.vertex)))
+			continue;
+		l->vertex[n] = m.vertex;
+		l->cand[n] = (nv_candidate){m.dist, n};
+		find_place(l, &m, l->places + (size_t) n * gdim);
+		n++;
+	}
+	return n;
+}
+
+/* The list of a new vertex, nearest first; returns its degree. */
+static nv_status
+choose_neighbours(nv_linker *l, uint32_t self, uint32_t *ids, uint32_t *degree,
+				  nv_error *err)
+{
+	uint32_t gdim = l->body->view.gspace.gdim;
+	uint32_t max_degree = nv_store_get_params(l->body->store)->max_degree;
+	size_t met = nv_search_n_met(l->search);
+	uint32_t n;
+
+	if (!nv_grow(&l->cand, &l->cap_cand, met, sizeof(*l->cand)) ||
+		!nv_grow(&l->vertex, &l->cap_vertex, met, sizeof(*l->vertex)) ||
+		!nv_grow(&l->places, &l->cap_places, met * gdim, sizeof(*l->places)))
+		return nv_fail(err, NV_ENOMEM, 0,
+					   "no memory to choose among %zu vertices", met);
+	n = collect(l, self, false);
+	if (n == 0)
+		n = collect(l, self, true);
+	*degree = nv_robust_prune(l->cand, n, max_degree, l->body->params.alpha, 0,
+							  gdim, place_of, l, l->prune_scratch, ids);
+	for (uint32_t i = 0; i < *degree; i++)
+		ids[i] = l->vertex[ids[i]];
+	return NV_OK;
+}
+
+/* --- Back edges --- */
+
+/* Pages at hand; what they hold was true when they were fetched. */
+typedef struct page_set
+{
+	uint64_t page[LINK_PAGES];
+	uint64_t ticket[LINK_PAGES];
+	int32_t result[LINK_PAGES];
+	bool read[LINK_PAGES];
+	uint32_t n;
+	uint8_t *bytes; /* LINK_PAGES pages */
+} page_set;
+
+static const uint8_t *
+page_at_hand(const page_set *set, uint64_t page)
+{
+	for (uint32_t i = 0; i < set->n; i++)
+		if (set->page[i] == page && set->result[i] == NV_PAGE)
+			return set->bytes + (size_t) i * NV_PAGE;
+	return NULL;
+}
+
+/* Fetches the pages of up to LINK_PAGES lists, all reads at once. */
+static void
+fetch_pages(nv_linker *l, const uint32_t *ids, uint32_t n, page_set *set)
+{
+	nv_store *store = l->body->store;
+	nv_completion done[LINK_PAGES];
+
+	set->n = 0;
+	set->bytes = nv_ring_arena(l->ring);
+	for (uint32_t i = 0; i < n; i++)
+	{
+		uint64_t page = nv_word_page(nv_store_edge_word(store, ids[i]));
+		uint8_t *bytes = set->bytes + (size_t) set->n * NV_PAGE;
+		uint32_t at = set->n;
+
+		if (page_at_hand(set, page) != NULL)
+			continue;
+		set->page[at] = page;
+		set->result[at] = NV_PAGE;
+		set->read[at] = nv_store_get_page(store, page, NV_CACHE_INSERT, bytes,
+										  &set->ticket[at]) == NV_PAGE_MISS;
+		if (set->read[at] && !nv_ring_read(l->ring, nv_store_edge_file(store),
+										   bytes, NV_PAGE, page * NV_PAGE, at))
+			continue; /* read by itself later */
+		set->n++;
+	}
+	while (nv_ring_inflight(l->ring) > 0)
+	{
+		uint32_t arrived = nv_ring_reap(l->ring, done, LINK_PAGES, true);
+
+		for (uint32_t i = 0; i < arrived; i++)
+			set->result[done[i].token] = done[i].result;
+	}
+	for (uint32_t i = 0; i < set->n; i++)
+		if (set->read[i] && set->result[i] == NV_PAGE)
+			nv_store_fill(store, set->page[i], set->ticket[i],
+						  set->bytes + (size_t) i * NV_PAGE);
+}
+
+/* One page by itself, into l->page. */
+static nv_status
+read_page(nv_linker *l, uint64_t page, nv_error *err)
+{
+	nv_store *store = l->body->store;
+	uint64_t ticket;
+	nv_status status;
+
+	if (nv_store_get_page(store, page, NV_CACHE_INSERT, l->page, &ticket) !=
+		NV_PAGE_MISS)
+		return NV_OK;
+	status = nv_file_read(nv_store_edge_file(store), l->page, NV_PAGE,
+						  page * NV_PAGE, err);
+	if (status == NV_OK)
+		nv_store_fill(store, page, ticket, l->page);
+	return status;
+}
+
+/* The list of a vertex and the word it belongs to, copied into l->list. */
+static nv_status
+read_list(nv_linker *l, uint32_t vertex, const page_set *set, uint64_t *word,
+		  uint32_t *degree, nv_error *err)
+{
+	nv_store *store = l->body->store;
+	const uint32_t *list = NULL;
+	const uint8_t *bytes;
+	nv_status status;
+
+	*word = nv_store_edge_word(store, vertex);
+	bytes = page_at_hand(set, nv_word_page(*word));
+	if (bytes != NULL)
+		list = nv_slot_find(store, bytes, *word, vertex, degree);
+	/* The word is younger than the page: inside the epoch it must be there. */
+	for (int tries = 0; list == NULL; tries++)
+	{
+		*word = nv_store_edge_word(store, vertex);
+		status = read_page(l, nv_word_page(*word), err);
+		if (status != NV_OK)
+			return status;
+		list = nv_slot_find(store, l->page, *word, vertex, degree);
+		if (list == NULL &&
+			(tries == MAX_TRIES || nv_store_edge_word(store, vertex) == *word))
+			return nv_fail(err, NV_ECORRUPT, 0,
+						   "the list of vertex %u is damaged", vertex);
+	}
+	memcpy(l->list, list, *degree * sizeof(*list));
+	return NV_OK;
+}
+
+/* Moves the lists of a sparse page, whose copy is at hand or in l->page. */
+static nv_status
+empty_page(nv_linker *l, uint64_t page, const page_set *set, nv_error *err)
+{
+	nv_store *store = l->body->store;
+	const uint8_t *bytes = page_at_hand(set, page);
+	nv_status status = NV_OK;
+	nv_page_lists lists;
+
+	if (nv_store_page_open(store, page))
+		return NV_OK;
+	if (bytes == NULL)
+		bytes = l->page;
+	nv_store_page_lists(store, page, bytes, &lists);
+	if (lists.units > SPARSE_UNITS)
+		return NV_OK;
+	for (uint32_t i = 0; i < lists.n && status == NV_OK; i++)
+	{
+		uint32_t degree;
+		const uint32_t *ids =
+			nv_slot_find(store, bytes, lists.word[i], lists.vertex[i], &degree);
+
+		if (ids == NULL)
+			continue;
+		status = nv_store_relink(l->writer, lists.vertex[i], lists.word[i], ids,
+								 degree, err);
+		if (status == NV_OK)
+			atomic_fetch_add(&l->counters->moved, 1);
+		else if (status == NV_EBUSY)
+			status = NV_OK; /* it has moved by itself */
+	}
+	return status;
+}
+
+/* Who leaves the full list of centre, l->list with the newcomer at its end. */
+static uint32_t
+choose_leaver(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay)
+{
+	nv_candidate cand[NV_MAX_DEGREE + 1];
+	const float *vector[NV_MAX_DEGREE + 1];
+	const nv_store *store = l->body->store;
+	uint32_t gdim = l->body->view.gspace.gdim;
+	float *middle = l->list_places + (size_t) count * gdim;
+
+	nv_pq_decode_projected(l->body->pq, nv_store_code(store, centre), middle);
+	for (uint32_t i = 0; i < count; i++)
+	{
+		float *place = l->list_places + (size_t) i * gdim;
+
+		nv_pq_decode_projected(l->body->pq, nv_store_code(store, l->list[i]),
+							   place);
+		vector[i] = place;
+		cand[i] = (nv_candidate){nv_l2sq(middle, place, gdim), l->list[i]};
+	}
+	return nv_delta_prune(cand, vector, count, count - 1, must_stay,
+						  l->body->params.alpha, gdim);
+}
+
+/* One back edge; *kept: the list names the newcomer now. */
+static nv_status
+link_back(nv_linker *l, uint32_t vertex, uint32_t newcomer, bool must_stay,
+		  const page_set *set, bool *kept, nv_error *err)
+{
+	uint32_t max_degree = nv_store_get_params(l->body->store)->max_degree;
+	nv_status status;
+	uint64_t word;
+
+	do
+	{
+		uint32_t degree;
+
+		status = read_list(l, vertex, set, &word, &degree, err);
+		if (status != NV_OK)
+			return status;
+		*kept = true;
+		for (uint32_t i = 0; i < degree; i++)
+			if (l->list[i] == newcomer)
+				return NV_OK;
+		l->list[degree++] = newcomer;
+		if (degree > max_degree)
+		{
+			uint32_t leaves = choose_leaver(l, vertex, degree, must_stay);
+
+			*kept = leaves != degree - 1;
+			atomic_fetch_add(&l->counters->overflows, 1);
+			if (!*kept)
+				return NV_OK;
+			l->list[leaves] = l->list[--degree];
+		}
+		status = nv_store_relink(l->writer, vertex, word, l->list, degree, err);
+	} while (status == NV_EBUSY);
+	if (status != NV_OK)
+		return status;
+	atomic_fetch_add(&l->counters->relinks, 1);
+	return empty_page(l, nv_word_page(word), set, err);
+}
+
+/* Back edges from all neighbours; one at least stays. */
+static nv_status
+link_back_all(nv_linker *l, uint32_t vertex, const uint32_t *ids,
+			  uint32_t degree, nv_error *err)
+{
+	nv_status status = NV_OK;
+	bool reachable = false, kept = false;
+	page_set set;
+
+	for (uint32_t first = 0; first < degree && status == NV_OK;
+		 first += LINK_PAGES)
+	{
+		uint32_t n = NV_MIN(degree - first, (uint32_t) LINK_PAGES);
+
+		fetch_pages(l, ids + first, n, &set);
+		for (uint32_t i = first; i < first + n && status == NV_OK; i++)
+		{
+			status = link_back(l, ids[i], vertex, false, &set, &kept, err);
+			reachable |= kept;
+		}
+	}
+	if (status == NV_OK && !reachable && degree > 0)
+	{
+		set.n = 0;
+		status = link_back(l, ids[0], vertex, true, &set, &kept, err);
+	}
+	return status;
+}
+
+/* --- Linking --- */
+
+/* The vertex's own list; others may be changing one that it had before. */
+static nv_status
+write_list(nv_linker *l, uint32_t vertex, const uint32_t *ids, uint32_t degree,
+		   nv_error *err)
+{
+	nv_status status;
+
+	do
+		status = nv_store_relink(l->writer, vertex,
+								 nv_store_edge_word(l->body->store, vertex),
+								 ids, degree, err);
+	while (status == NV_EBUSY);
+	return status;
+}
+
+nv_status
+nv_link_vertex(nv_linker *l, uint32_t vertex, nv_error *err)
+{
+	nv_store *store = l->body->store;
+	uint32_t ids[NV_MAX_DEGREE], degree = 0;
+	bool first = nv_store_edge_word(store, vertex) == 0;
+	nv_status status = choose_neighbours(l, vertex, ids, &degree, err);
+	int epoch;
+
+	if (status == NV_OK)
+		status = write_list(l, vertex, ids, degree, err);
+	if (status != NV_OK)
+		return status;
+	if (first)
+		nv_equal_add(l->body->equal, store, vertex);
+	epoch = nv_store_enter(store);
+	if (epoch < 0)
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "all %d reader slots of the index are taken",
+					   NV_EPOCH_SLOTS);
+	status = link_back_all(l, vertex, ids, degree, err);
+	nv_store_leave(store, epoch);
+	if (status == NV_OK)
+		status = nv_store_set_linked(store, vertex, err);
+	return status;
+}
+
+/* --- The entrance graph --- */
+
+nv_status
+nv_link_promote(nv_linker *l, uint32_t vertex, nv_error *err)
+{
+	const nv_candidate *seeds;
+	uint32_t met = nv_search_n_met(l->search), n = 0;
+	uint32_t n_seeds = nv_search_seeds(l->search, &seeds);
+
+	if (!nv_grow(&l->vertex, &l->cap_vertex, (size_t) met + n_seeds,
+				 sizeof(*l->vertex)))
+		return nv_fail(err, NV_ENOMEM, 0, "no memory to promote a vertex");
+	for (uint32_t i = 0; i < n_seeds; i++)
+		l->vertex[n++] = seeds[i].id;
+	for (uint32_t i = 0; i < met; i++)
+		l->vertex[n++] = nv_search_met(l->search, i).vertex;
+	return nv_entrance_promote(l->body->entrance, vertex,
+							   nv_search_mapped(l->search), l->vertex, n,
+							   l->body->params.alpha, err);
+}

@@ -1,0 +1,876 @@
+/*
+ * test_insert.c
+ *		Rows that leave the queue for the graph: beside searches, deletions and
+ *		checkpoints; equal rows; crashes; what the graph looks like afterwards.
+ */
+#include "engine_fixture.h"
+
+#include "store.h"
+
+/* Sanitizer builds run on fewer rows. */
+#ifdef __SANITIZE_THREAD__
+#define TOTAL 2400u
+#define STRIDE 20
+#define QUERIES 50
+#define ADDED 120u
+#elif defined(__SANITIZE_ADDRESS__)
+#define TOTAL 3000u
+#define STRIDE 5
+#define QUERIES 100
+#define ADDED 400u
+#else
+#define TOTAL 6000u
+#define STRIDE 2
+#define QUERIES 150
+#define ADDED 400u
+#endif
+#define BASE (TOTAL / 2)
+#define INSERTERS 2
+#define SEARCHERS 2
+#define WAIT_SECONDS 120
+
+/* cmocka's checks are for the main thread. */
+#define must(cond)                                                             \
+	((cond) ? (void) 0                                                         \
+			: (fprintf(stderr, "%s, line %d\n", #cond, __LINE__), abort()))
+
+/* --- Set-up --- */
+
+static int
+setup_insert(void **state, nv_metric metric, uint32_t n)
+{
+	fixture *f;
+	int rc = setup_with(state, metric, n);
+
+	f = *state;
+	stop_engine(f, false);
+	f->config.insert_threads = 2;
+	f->config.fsync = false;
+	start_engine(f);
+	return rc;
+}
+
+static int
+setup_l2(void **state)
+{
+	return setup_insert(state, NV_METRIC_L2, TOTAL);
+}
+
+#ifndef __SANITIZE_THREAD__
+static int
+setup_cos(void **state)
+{
+	return setup_insert(state, NV_METRIC_COSINE, TOTAL);
+}
+
+static int
+setup_inner(void **state)
+{
+	return setup_insert(state, NV_METRIC_IP, TOTAL);
+}
+#endif
+
+static int
+setup_equal(void **state)
+{
+	return setup_insert(state, NV_METRIC_L2, 7200);
+}
+
+/* A graph over the first n rows. */
+static void
+build_first(fixture *f, uint32_t n)
+{
+	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
+	assert_int_equal(build_add(f, 0, n), NV_OK);
+	assert_int_equal(build_run(f), NV_OK);
+	assert_true(f->r->u.build.vertices >= NV_MIN_GRAPH_ROWS);
+}
+
+/* Until nothing is pending. */
+static void
+await_linked(fixture *f)
+{
+	for (int i = 0; i < WAIT_SECONDS * 100; i++)
+	{
+		if (info(f)->pending_rows == 0)
+			return;
+		usleep(10000);
+	}
+	fail_msg("%llu rows are still pending after %d s",
+			 (unsigned long long) f->r->u.info.pending_rows, WAIT_SECONDS);
+}
+
+static void
+checkpoint(fixture *f)
+{
+	begin(f, NV_REQ_CHECKPOINT);
+	assert_int_equal(call(f), NV_OK);
+}
+
+/* The row's own vector finds it at distance 0, and nothing twice. */
+static bool
+finds_itself(fixture *f, uint32_t e, uint32_t generation, uint32_t list)
+{
+	const nv_hit *hits = (const nv_hit *) f->r->data;
+	const float *row = f->rows + (size_t) e * DIM;
+	double nearest = distance(f, row, e);
+	bool found = false;
+
+	must(search(f, row, 10, list) == NV_OK);
+	for (uint32_t i = 0; i < f->r->u.search.n; i++)
+	{
+		for (uint32_t j = 0; j < i; j++)
+			must(hits[i].element != hits[j].element);
+		must(i == 0 || hits[i].distance >= hits[i - 1].distance);
+		found |= hits[i].element == e && hits[i].generation == generation &&
+				 hits[i].distance <= nearest;
+	}
+	return found;
+}
+
+/* Recall as the fixture measures it, without its demands on the answer. */
+static double
+recall_over(fixture *f, uint32_t n_queries, uint32_t list)
+{
+	float *queries = malloc((size_t) n_queries * DIM * sizeof(float));
+	uint32_t found = 0;
+
+	make_rows(queries, n_queries, 78);
+	for (uint32_t q = 0; q < n_queries; q++)
+	{
+		const float *query = queries + (size_t) q * DIM;
+		double bound = kth_distance(f, query, 10, NULL);
+		const nv_hit *hits = (const nv_hit *) f->r->data;
+
+		assert_int_equal(search(f, query, 10, list), NV_OK);
+		assert_int_equal(f->r->u.search.n, 10);
+		for (uint32_t i = 0; i < 10; i++)
+			found += hits[i].distance <= bound;
+	}
+	free(queries);
+	return found / (10.0 * n_queries);
+}
+
+/*
+ * Opens as a backend does and hands over what was missing: rows 0 .. n - 1 in
+ * generation 1.  Returns how many were missing; rows that do not fit are tried
+ * again.
+ */
+static uint32_t
+catch_up(fixture *f, uint32_t n)
+{
+	uint32_t missing[400], all = 0;
+	uint64_t pass;
+
+	begin(f, NV_REQ_OPEN)->u.open.params = f->params;
+	assert_int_equal(call(f), NV_OK);
+	assert_int_equal(f->r->u.open.state, NV_INDEX_OPENING);
+	pass = f->r->u.open.pass;
+	for (uint32_t e = 0; e < n; e += NV_LENGTH(missing))
+	{
+		nv_request *r = begin(f, NV_REQ_RECONCILE);
+		nv_journal_entry *entry = (nv_journal_entry *) r->data;
+		uint32_t found;
+
+		r->u.reconcile.pass = pass;
+		for (uint32_t i = e; i < n && i < e + NV_LENGTH(missing); i++)
+			entry[r->u.reconcile.n++] =
+				(nv_journal_entry){i, 1, hash_row(f, i)};
+		assert_int_equal(call(f), NV_OK);
+		found = f->r->u.reconcile.n_missing;
+		memcpy(missing, f->r->data, found * sizeof(*missing));
+		for (uint32_t i = 0; i < found; i++)
+			while (insert(f, missing[i], 1) != NV_OK)
+				usleep(1000);
+		all += found;
+	}
+	begin(f, NV_REQ_OPENED)->u.opened.pass = pass;
+	f->r->u.opened.complete = true;
+	assert_int_equal(call(f), NV_OK);
+	assert_int_equal(f->r->u.opened.state, NV_INDEX_READY);
+	return all;
+}
+
+/* --- The graph on disk --- */
+
+typedef struct graph_shape
+{
+	uint32_t linked, unlinked, orphans; /* orphans: linked, in no list */
+	double degree;
+	uint64_t edge_bytes;
+} graph_shape;
+
+static const uint32_t *
+read_list(nv_store *store, uint32_t v, uint8_t *page, uint32_t *degree)
+{
+	uint64_t word = nv_store_edge_word(store, v);
+	const uint32_t *list;
+
+	assert_int_equal(nv_file_read(nv_store_edge_file(store), page, NV_PAGE,
+								  nv_word_page(word) * NV_PAGE, NULL),
+					 NV_OK);
+	list = nv_slot_find(store, page, word, v, degree);
+	assert_non_null(list);
+	return list;
+}
+
+/* Every list of the last checkpoint: bounds, sets, never its own vertex. */
+static graph_shape
+check_graph(fixture *f, uint32_t generation)
+{
+	uint8_t *page = aligned_alloc(NV_BLOCK, NV_PAGE);
+	graph_shape shape = {0};
+	char dir[300], path[320];
+	nv_store *store;
+	nv_store_stats stats;
+	uint32_t n, *named, *seen;
+
+	index_dir(f, dir);
+	snprintf(path, sizeof(path), "%s/g%u", dir, generation);
+	assert_int_equal(nv_store_open(path, &f->key, NULL, &store, NULL), NV_OK);
+	nv_store_get_stats(store, &stats);
+	shape.edge_bytes = stats.edge_bytes;
+	n = nv_store_vertices(store);
+	named = nv_alloc_array(n, sizeof(*named));
+	seen = nv_alloc_array(n, sizeof(*seen));
+	for (uint32_t v = 0; v < n; v++)
+	{
+		uint32_t degree;
+		const uint32_t *list;
+
+		if (nv_store_edge_word(store, v) == 0)
+			continue;
+		list = read_list(store, v, page, &degree);
+		assert_true(degree <= f->params.max_degree);
+		for (uint32_t i = 0; i < degree; i++)
+		{
+			assert_true(list[i] < n && list[i] != v);
+			assert_true(nv_store_edge_word(store, list[i]) != 0);
+			assert_int_not_equal(seen[list[i]], v + 1);
+			seen[list[i]] = v + 1;
+			named[list[i]]++;
+		}
+		shape.degree += degree;
+	}
+	for (uint32_t v = 0; v < n; v++)
+	{
+		bool linked = nv_store_edge_word(store, v) & NV_LINKED;
+
+		shape.linked += linked;
+		shape.unlinked += !linked && nv_store_edge_word(store, v) != 0;
+		shape.orphans += linked && named[v] == 0;
+	}
+	for (uint64_t e = 0; e < nv_store_elements(store); e++)
+	{
+		uint32_t g, v = nv_store_element(store, (uint32_t) e, &g);
+
+		assert_true(v == NV_NO_VERTEX ||
+					(nv_store_edge_word(store, v) & NV_LINKED) != 0);
+	}
+	shape.degree /= NV_MAX(shape.linked, 1u);
+	free(named);
+	free(seen);
+	free(page);
+	nv_store_close(store);
+	return shape;
+}
+
+/* --- Inserting beside everything else --- */
+
+typedef struct world
+{
+	fixture *f;
+	_Atomic bool stop;
+	_Atomic uint32_t *acknowledged; /* generation of a row that is in */
+	_Atomic uint32_t next;          /* row to insert next */
+	_Atomic uint64_t searches, misses;
+} world;
+
+typedef struct worker
+{
+	world *w;
+	uint32_t number;
+	fixture f; /* its own, made before others work with the world's */
+	pthread_t thread;
+} worker;
+
+static void *
+insert_thread(void *arg)
+{
+	worker *me = arg;
+	world *w = me->w;
+	fixture f = me->f;
+
+	for (;;)
+	{
+		uint32_t e = atomic_fetch_add(&w->next, 1);
+
+		if (e >= f.n)
+			break;
+		must(insert(&f, e, 1) == NV_OK);
+		atomic_store(&w->acknowledged[e], 1);
+	}
+	free(f.r);
+	return NULL;
+}
+
+static void *
+search_thread(void *arg)
+{
+	worker *me = arg;
+	world *w = me->w;
+	fixture f = me->f;
+	uint64_t seed = nv_random_seed(me->number);
+
+	while (!atomic_load(&w->stop))
+	{
+		uint32_t most = NV_MIN(atomic_load(&w->next), f.n);
+		uint32_t e = (uint32_t) nv_random_below(&seed, most);
+
+		/* Recent ones more often: they are on their way. */
+		if (nv_random_below(&seed, 2) == 0)
+			e = most - 1 - e % NV_MIN(most, 300u);
+		if (atomic_load(&w->acknowledged[e]) == 0)
+			continue;
+		if (!finds_itself(&f, e, 1, 100))
+			atomic_fetch_add(&w->misses, 1);
+		atomic_fetch_add(&w->searches, 1);
+	}
+	free(f.r);
+	return NULL;
+}
+
+static void *
+checkpoint_thread(void *arg)
+{
+	worker *me = arg;
+	world *w = me->w;
+	fixture f = me->f;
+
+	while (!atomic_load(&w->stop))
+	{
+		begin(&f, NV_REQ_CHECKPOINT);
+		must(call(&f) == NV_OK);
+		usleep(20000);
+	}
+	free(f.r);
+	return NULL;
+}
+
+static void
+start_worker(world *w, worker *workers, uint32_t *n, void *(*main)(void *) )
+{
+	workers[*n] =
+		(worker){.w = w, .number = *n, .f = fork_fixture(w->f, 10 + *n)};
+	assert_int_equal(
+		pthread_create(&workers[*n].thread, NULL, main, &workers[*n]), 0);
+	(*n)++;
+}
+
+/* The same rows in an index of their own that was built at once. */
+static double
+fresh_recall(fixture *f, uint32_t list, uint64_t *edge_bytes)
+{
+	fixture fresh = *f;
+	double recall;
+
+	fresh.key.identity[0] ^= 255;
+	build_all(&fresh);
+	recall = recall_over(&fresh, QUERIES, list);
+	*edge_bytes = info(&fresh)->edge_bytes;
+	begin(&fresh, NV_REQ_DROP);
+	assert_int_equal(call(&fresh), NV_OK);
+	return recall;
+}
+
+static void
+check_counters(fixture *f)
+{
+	nv_req_info *i = info(f);
+
+	assert_int_equal(i->inserted, f->n - BASE);
+	assert_true(i->vertices >= f->n - 20 && i->vertices <= f->n);
+	assert_int_equal(i->seeks + i->inserted_equal, i->inserted);
+	assert_true(i->seek_explored > 60 * i->seeks);
+	assert_true(i->seek_pages > 0 && i->seek_vectors > 10 * i->seeks);
+	assert_true(i->relinks >= i->seeks && i->overflows > 0);
+	assert_int_equal(i->insert_failures, 0);
+	assert_int_equal(i->insert_queue, 0);
+	assert_int_equal(i->insert_threads, 2);
+	assert_int_equal(i->deleted, 0);
+	/* 1 % of what there is. */
+	assert_int_equal(i->promotions, i->entrance_members - (BASE + 50) / 100);
+	assert_true(i->entrance_live >= i->vertices / 100 - 1 &&
+				i->entrance_live <= i->vertices / 100 + 2);
+}
+
+static void
+test_insert_beside(void **state)
+{
+	fixture *f = *state;
+	world w = {.f = f};
+	worker workers[INSERTERS + SEARCHERS + 1];
+	uint32_t n = 0;
+	uint64_t fresh_bytes;
+	double fresh, grown;
+	graph_shape shape;
+
+	build_first(f, BASE);
+	w.acknowledged = nv_alloc_array(f->n, sizeof(*w.acknowledged));
+	atomic_store(&w.next, BASE);
+	for (uint32_t e = 0; e < BASE; e++)
+		atomic_store(&w.acknowledged[e], 1);
+	for (int i = 0; i < INSERTERS; i++)
+		start_worker(&w, workers, &n, insert_thread);
+	for (int i = 0; i < SEARCHERS; i++)
+		start_worker(&w, workers, &n, search_thread);
+	start_worker(&w, workers, &n, checkpoint_thread);
+	for (int i = 0; i < INSERTERS; i++)
+		pthread_join(workers[i].thread, NULL);
+	await_linked(f);
+	atomic_store(&w.stop, true);
+	for (uint32_t i = INSERTERS; i < n; i++)
+		pthread_join(workers[i].thread, NULL);
+	check_counters(f);
+	for (uint32_t e = 0; e < f->n; e++)
+		if (e >= BASE || e % STRIDE == 0)
+			w.misses += !finds_itself(f, e, 1, 100);
+	grown = recall_over(f, QUERIES, 40);
+	fresh = fresh_recall(f, 40, &fresh_bytes);
+	checkpoint(f);
+	stop_engine(f, false);
+	shape = check_graph(f, 1);
+	print_message("%llu searches, %llu misses; recall %.4f, fresh %.4f; degree "
+				  "%.1f, %u orphans, edge file %.2f x fresh\n",
+				  (unsigned long long) w.searches,
+				  (unsigned long long) w.misses, grown, fresh, shape.degree,
+				  shape.orphans,
+				  (double) shape.edge_bytes / (double) fresh_bytes);
+	assert_true(w.searches > 100);
+	assert_int_equal(w.misses, 0);
+	assert_true(grown >= fresh - 0.01);
+	assert_int_equal(shape.unlinked, 0);
+	assert_int_equal(shape.linked, f->n);
+	free((void *) w.acknowledged);
+}
+
+#ifndef __SANITIZE_THREAD__
+/*
+ * Other metrics: the graph that grew is about as good as a fresh one.  Fresh
+ * ones of inner product differ among themselves: 0.947 to 1.000 in ten builds
+ * over these isolated clusters.
+ */
+static void
+test_insert_metric(void **state)
+{
+	fixture *f = *state;
+	uint64_t bytes;
+	double grown, fresh;
+	double slack = f->params.metric == NV_METRIC_IP ? 0.06 : 0.02;
+
+	build_first(f, BASE);
+	for (uint32_t e = BASE; e < f->n; e++)
+		assert_int_equal(insert(f, e, 1), NV_OK);
+	await_linked(f);
+	grown = recall_over(f, QUERIES, 100);
+	fresh = fresh_recall(f, 100, &bytes);
+	print_message("recall %.4f, fresh %.4f\n", grown, fresh);
+	assert_true(grown >= fresh - slack);
+}
+#endif
+
+/* --- Equal rows --- */
+
+#define EQUAL_BASE 1200u
+#define EQUALS 5000u
+
+/* 1,200 built, then 5,000 equal ones and 1,000 others, mixed. */
+static void
+test_equal(void **state)
+{
+	fixture *f = *state;
+	uint32_t found = 0, e = EQUAL_BASE;
+	nv_req_info *i;
+
+	for (uint32_t k = 0; k < EQUALS; k++)
+		memcpy(f->rows + (size_t) (EQUAL_BASE + k) * DIM,
+			   f->rows + (size_t) EQUAL_BASE * DIM, DIM * sizeof(float));
+	build_first(f, EQUAL_BASE);
+	for (uint32_t k = 0; k < EQUALS; k++, e++)
+	{
+		assert_int_equal(insert(f, e, 1), NV_OK);
+		if (k % 5 == 0)
+			assert_int_equal(insert(f, EQUAL_BASE + EQUALS + k / 5, 1), NV_OK);
+	}
+	await_linked(f);
+	i = info(f);
+	assert_true(i->vertices <= EQUAL_BASE + 1001 &&
+				i->vertices > EQUAL_BASE + 980);
+	assert_true(i->inserted_equal >= EQUALS - 1);
+	assert_int_equal(i->elements, f->n);
+	assert_int_equal(
+		search(f, f->rows + (size_t) EQUAL_BASE * DIM, NV_MAX_HITS, 60), NV_OK);
+	for (uint32_t h = 0; h < f->r->u.search.n; h++)
+		found += ((nv_hit *) f->r->data)[h].distance == 0;
+	assert_int_equal(found, NV_MIN(EQUALS, NV_MAX_HITS));
+	assert_int_equal(search(f, f->rows + (size_t) EQUAL_BASE * DIM, 500, 60),
+					 NV_OK);
+	for (uint32_t h = 0; h < 500; h++)
+		assert_true(((nv_hit *) f->r->data)[h].distance == 0);
+	for (e = EQUAL_BASE + EQUALS; e < f->n; e++)
+		assert_true(finds_itself(f, e, 1, 60));
+	assert_true(recall_over(f, 50, 60) >= 0.95);
+}
+
+/* A row whose vector was deleted before comes back to its old vertex. */
+static void
+test_revive(void **state)
+{
+	fixture *f = *state;
+	uint32_t vertices;
+
+	build_first(f, BASE);
+	assert_int_equal(insert(f, BASE, 1), NV_OK);
+	await_linked(f);
+	vertices = (uint32_t) info(f)->vertices;
+	for (uint32_t round = 2; round < 12; round++)
+	{
+		assert_int_equal(delete (f, BASE, 1, round - 1), NV_OK);
+		assert_false(finds_itself(f, BASE, round - 1, 100));
+		assert_int_equal(info(f)->deleted, 1);
+		assert_int_equal(insert(f, BASE, round), NV_OK);
+		assert_true(finds_itself(f, BASE, round, 100));
+		await_linked(f);
+		assert_true(finds_itself(f, BASE, round, 100));
+		assert_int_equal(info(f)->vertices, vertices);
+		assert_int_equal(info(f)->deleted, 0);
+	}
+}
+
+/* An element that comes back with another vector leaves the old vertex. */
+static void
+test_element_reuse(void **state)
+{
+	fixture *f = *state;
+
+	build_first(f, BASE);
+	for (uint32_t round = 2; round < 6; round++)
+	{
+		for (uint32_t e = 0; e < 40; e++)
+		{
+			/* Another row's vector, so chains of several elements. */
+			memcpy(f->rows + (size_t) e * DIM,
+				   f->rows + (size_t) (1000 + (e + round) % 4) * DIM,
+				   DIM * sizeof(float));
+			assert_int_equal(insert(f, e, round), NV_OK);
+		}
+		await_linked(f);
+		for (uint32_t e = 1000; e < 1004; e++)
+		{
+			uint32_t found = 0;
+
+			assert_int_equal(search(f, f->rows + (size_t) e * DIM, 60, 60),
+							 NV_OK);
+			for (uint32_t h = 0; h < 60; h++)
+			{
+				const nv_hit *hit = (nv_hit *) f->r->data + h;
+
+				found += hit->distance == 0;
+				if (hit->element < 40)
+					assert_int_equal(hit->generation, round);
+			}
+			assert_int_equal(found, 11);
+		}
+	}
+}
+
+/* --- Deletions beside insertions --- */
+
+typedef struct churn
+{
+	world *w;
+	_Atomic uint32_t *generation; /* of each row; odd: in, even: out */
+} churn;
+
+static churn shared;
+
+/* Each thread has rows of its own: in, found; out, not found; in again. */
+static void *
+churn_thread(void *arg)
+{
+	worker *me = arg;
+	fixture f = me->f;
+	uint64_t seed = nv_random_seed(me->number + 7);
+
+	for (uint32_t i = 0; i < TOTAL / 8; i++)
+	{
+		uint32_t e =
+			BASE + (uint32_t) nv_random_below(&seed, BASE / 6) * 3 + me->number;
+		uint32_t g = atomic_load(&shared.generation[e]);
+
+		if (e >= f.n)
+			continue;
+		if (g % 2 == 0)
+		{
+			must(insert(&f, e, g + 1) == NV_OK);
+			atomic_store(&shared.generation[e], g + 1);
+		}
+		else
+		{
+			must(delete (&f, e, 1, g) == NV_OK);
+			atomic_store(&shared.generation[e], g + 1);
+		}
+		if (i % 4 == 0)
+			must(finds_itself(&f, e, g % 2 == 0 ? g + 1 : g, 120) ==
+				 (g % 2 == 0));
+	}
+	free(f.r);
+	return NULL;
+}
+
+static void
+test_delete_beside(void **state)
+{
+	fixture *f = *state;
+	world w = {.f = f};
+	worker workers[4];
+	uint32_t n = 0, live = 0;
+
+	build_first(f, BASE);
+	shared.w = &w;
+	shared.generation = nv_alloc_array(f->n + 3, sizeof(uint32_t));
+	for (int i = 0; i < 3; i++)
+		start_worker(&w, workers, &n, churn_thread);
+	start_worker(&w, workers, &n, checkpoint_thread);
+	for (int i = 0; i < 3; i++)
+		pthread_join(workers[i].thread, NULL);
+	await_linked(f);
+	atomic_store(&w.stop, true);
+	pthread_join(workers[3].thread, NULL);
+	for (uint32_t e = BASE; e < f->n; e++)
+	{
+		uint32_t g = atomic_load(&shared.generation[e]);
+
+		live += g % 2;
+		if (g > 0)
+			assert_int_equal(finds_itself(f, e, g % 2 == 1 ? g : g - 1, 150),
+							 g % 2);
+	}
+	assert_true(live > 20 && info(f)->deleted > 20);
+	assert_true(info(f)->vertices - info(f)->deleted <= BASE + live);
+	checkpoint(f);
+	stop_engine(f, false);
+	(void) check_graph(f, 1);
+	free((void *) shared.generation);
+}
+
+/* --- Restarts --- */
+
+static void
+insert_some(fixture *f, uint32_t first, uint32_t n)
+{
+	for (uint32_t e = first; e < first + n; e++)
+		assert_int_equal(insert(f, e, 1), NV_OK);
+}
+
+/* Rows of the build every STRIDE-th, all that came later. */
+static void
+find_all(fixture *f, uint32_t n)
+{
+	for (uint32_t e = 0; e < n; e += e < BASE ? STRIDE : 1)
+		assert_true(finds_itself(f, e, 1, 100));
+}
+
+static void
+test_restart_published(void **state)
+{
+	fixture *f = *state;
+	uint32_t st, members;
+
+	build_first(f, BASE);
+	insert_some(f, BASE, ADDED);
+	await_linked(f);
+	members = info(f)->entrance_members;
+	assert_true(members > (BASE + 50) / 100);
+	stop_engine(f, true);
+	start_engine(f);
+	assert_int_equal(open_index(f, BASE + ADDED, 0, 0, true, &st), 0);
+	assert_int_equal(st, NV_INDEX_READY);
+	assert_int_equal(info(f)->entrance_members, members);
+	assert_int_equal(info(f)->pending_rows, 0);
+	find_all(f, BASE + ADDED);
+	/* It goes on from there. */
+	insert_some(f, BASE + ADDED, 50);
+	await_linked(f);
+	find_all(f, BASE + ADDED + 50);
+}
+
+/* Rows linked since the last checkpoint are missing and come back. */
+static void
+test_restart_killed(void **state)
+{
+	fixture *f = *state;
+	uint64_t vertices;
+
+	build_first(f, BASE);
+	insert_some(f, BASE, ADDED);
+	await_linked(f);
+	checkpoint(f);
+	vertices = info(f)->vertices;
+	insert_some(f, BASE + ADDED, ADDED);
+	await_linked(f);
+	assert_true(info(f)->vertices > vertices);
+	stop_engine(f, false);
+	start_engine(f);
+	assert_int_equal(catch_up(f, BASE + 2 * ADDED), ADDED);
+	assert_true(info(f)->vertices >= vertices);
+	find_all(f, BASE + 2 * ADDED);
+	await_linked(f);
+	find_all(f, BASE + 2 * ADDED);
+}
+
+static void *
+cut_thread(void *arg)
+{
+	worker *me = arg;
+	fixture f = me->f;
+
+	/* The last cut falls somewhere among rows that are being linked. */
+	do
+	{
+		begin(&f, NV_REQ_CHECKPOINT);
+		must(call(&f) == NV_OK);
+	} while (info(&f)->inserted < (f.n - BASE) / 2);
+	free(f.r);
+	return NULL;
+}
+
+static void
+test_restart_halfway(void **state)
+{
+	fixture *f = *state;
+	world w = {.f = f};
+	worker workers[1];
+	uint32_t n = 0, missing, distinct;
+	graph_shape shape;
+
+	build_first(f, BASE);
+	start_worker(&w, workers, &n, cut_thread);
+	insert_some(f, BASE, f->n - BASE);
+	pthread_join(workers[0].thread, NULL);
+	stop_engine(f, false);
+	shape = check_graph(f, 1);
+	start_engine(f);
+	missing = catch_up(f, f->n);
+	print_message("%u missing, %u vertices half linked\n", missing,
+				  shape.unlinked);
+	assert_true(missing <= f->n - BASE);
+	await_linked(f);
+	assert_int_equal(info(f)->inserted, missing);
+	find_all(f, f->n);
+	/* Half linked vertices were taken up again. */
+	distinct = (uint32_t) info(f)->vertices;
+	assert_true(distinct <= f->n);
+	stop_engine(f, true);
+	shape = check_graph(f, 1);
+	assert_int_equal(shape.unlinked, 0);
+	assert_int_equal(shape.linked, distinct);
+}
+
+/* --- Rebuild, drop, limits -------------------------------------------------
+ */
+
+/* Rows that come while a rebuild runs are pending until it is done. */
+static void
+test_rebuild_beside(void **state)
+{
+	fixture *f = *state;
+	uint32_t st;
+
+	build_first(f, BASE);
+	insert_some(f, BASE, 100);
+	assert_int_equal(build_begin(f, true, UINT64_C(1) << 30), NV_OK);
+	assert_int_equal(build_add(f, 0, BASE + 100), NV_OK);
+	insert_some(f, BASE + 100, 100);
+	find_all(f, BASE + 200);
+	usleep(300000);
+	assert_true(info(f)->pending_rows >= 100);
+	assert_int_equal(build_run(f), NV_OK);
+	assert_int_equal(open_index(f, BASE + 200, 0, 0, true, &st), 0);
+	assert_int_equal(st, NV_INDEX_READY);
+	await_linked(f);
+	find_all(f, BASE + 200);
+	assert_true(info(f)->vertices > BASE + 180);
+}
+
+static void
+test_drop_beside(void **state)
+{
+	fixture *f = *state;
+	char dir[300];
+
+	build_first(f, BASE);
+	insert_some(f, BASE, 500);
+	begin(f, NV_REQ_DROP);
+	assert_int_equal(call(f), NV_OK);
+	index_dir(f, dir);
+	assert_false(exists(dir, ""));
+	assert_int_equal(insert(f, BASE, 1), NV_ENOENT);
+}
+
+/* An index that was too full for pending rows is asked for them again. */
+static void
+test_full_recovers(void **state)
+{
+	fixture *f = *state;
+	nv_status status = NV_OK;
+	uint32_t e, st = NV_INDEX_FULL, stopped;
+
+	stop_engine(f, false);
+	f->config.pending_memory = 40 * (DIM * sizeof(float) + 48);
+	start_engine(f);
+	build_first(f, BASE);
+	for (e = BASE; e < f->n && status == NV_OK; e++)
+		status = insert(f, e, 1);
+	stopped = e;
+	if (status == NV_OK)
+		return; /* linking kept pace */
+	assert_int_equal(status, NV_ELIMIT);
+	for (int i = 0; i < WAIT_SECONDS * 100 && st == NV_INDEX_FULL; i++)
+	{
+		st = info(f)->state;
+		usleep(10000);
+	}
+	assert_int_equal(st, NV_INDEX_OPENING);
+	assert_true(catch_up(f, stopped) > 0);
+	await_linked(f);
+	find_all(f, stopped);
+}
+
+#define insert_test(test, set_up)                                              \
+	cmocka_unit_test_setup_teardown(test, set_up, teardown)
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		insert_test(test_insert_beside, setup_l2),
+#ifndef __SANITIZE_THREAD__ /* nothing new for it */
+		insert_test(test_insert_metric, setup_cos),
+		insert_test(test_insert_metric, setup_inner),
+#endif
+		insert_test(test_equal, setup_equal),
+		insert_test(test_revive, setup_l2),
+		insert_test(test_element_reuse, setup_l2),
+		insert_test(test_delete_beside, setup_l2),
+		insert_test(test_restart_published, setup_l2),
+		insert_test(test_restart_killed, setup_l2),
+		insert_test(test_restart_halfway, setup_l2),
+		insert_test(test_rebuild_beside, setup_l2),
+		insert_test(test_drop_beside, setup_l2),
+		insert_test(test_full_recovers, setup_l2),
+	};
+
+	nv_io_set_fsync(false);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
