@@ -58,7 +58,8 @@ typedef enum nv_request_kind
 	NV_REQ_BUILD_ABORT,
 	NV_REQ_CHECKPOINT,
 	NV_REQ_INFO,
-	NV_REQ_DROP
+	NV_REQ_DROP,
+	NV_REQ_FOLLOWED
 } nv_request_kind;
 
 #define NV_REQUEST_DATA 65536 /* bytes of payload, in and out */
@@ -171,6 +172,29 @@ typedef enum nv_index_state
 } nv_index_state;
 
 /*
+ * How far somebody has followed a journal whose writers do not publish to this
+ * engine (a standby's): every entry that its pages held when this was read has
+ * been handed over.  The engine only keeps it; design.md section 3, "Entries
+ * are appended only to a few tail pages".
+ */
+#define NV_MAX_TAILS 4
+typedef struct nv_followed
+{
+	uint64_t next_sequence; /* of the next page that becomes tail; 0: nothing */
+	uint32_t n_tails;
+	uint32_t in_recovery; /* 1: writers did not publish at that time */
+	uint64_t walked;      /* pages not newer than this LSN have been read */
+	int64_t walked_at;    /* the caller's clock */
+	struct
+	{
+		uint64_t sequence;
+		uint64_t lsn; /* of the page */
+		uint32_t block;
+		uint32_t unused;
+	} tails[NV_MAX_TAILS];
+} nv_followed;
+
+/*
  * OPEN: the engine loads the sidecar if it does not have the index yet.
  * Then the caller walks the journal: RECONCILE for every page (live entries
  * with a vector), then INSERT (from_heap) for what was missing, then OPENED.
@@ -181,15 +205,17 @@ typedef struct nv_req_open
 	/* in */
 	nv_index_params params;
 	/* out */
-	uint32_t state;     /* nv_index_state */
-	uint32_t has_graph; /* the sidecar holds a graph */
-	uint64_t pass;      /* names this opener in RECONCILE and OPENED */
-	uint64_t room;      /* vectors that still fit navis.pending_memory */
+	uint32_t state;       /* nv_index_state */
+	uint32_t has_graph;   /* the sidecar holds a graph */
+	uint64_t pass;        /* names this opener in RECONCILE and OPENED */
+	uint64_t room;        /* vectors that still fit navis.pending_memory */
+	nv_followed followed; /* valid when READY */
 } nv_req_open;
 
 /*
  * RECONCILE: data = n nv_journal_entry in; out: n_missing element ids (uint32)
- * of those the engine has not got in this generation and hash.
+ * of those the engine has not got in this generation and hash.  pass 0: the
+ * index is READY, and only asked.
  */
 typedef struct nv_journal_entry
 {
@@ -209,14 +235,21 @@ typedef struct nv_req_reconcile
 /*
  * OPENED: the walk is complete (complete = 1; elements it did not name are
  * dropped from the engine) or given up (0).  state out: READY when every row
- * named missing has been inserted.
+ * named missing has been inserted.  followed in: as it was before the walk.
  */
 typedef struct nv_req_opened
 {
 	uint64_t pass;
 	uint32_t complete;
 	uint32_t state;
+	nv_followed followed;
 } nv_req_opened;
+
+/* FOLLOWED: the difference up to here has been handed over; kept if newer. */
+typedef struct nv_req_followed
+{
+	nv_followed followed;
+} nv_req_followed;
 
 /*
  * BUILD_BEGIN: a new sidecar for the key, or (rebuild = 1) another graph for
@@ -342,6 +375,7 @@ typedef struct nv_request
 		nv_req_open open;
 		nv_req_reconcile reconcile;
 		nv_req_opened opened;
+		nv_req_followed followed;
 		nv_req_build build;
 		nv_req_info info;
 	} u;

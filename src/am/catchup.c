@@ -13,6 +13,7 @@
 
 #include "miscadmin.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "catchup.h"
 #include "client.h"
@@ -26,26 +27,6 @@
 
 /* How long the engine may take to hear that an opening failed. */
 #define NAVIS_FAILED_TIMEOUT 1000 /* ms */
-
-typedef struct NavisMissing
-{
-	nv_journal_entry entry;
-	ItemPointerData tid;
-} NavisMissing;
-
-/* One walk over the journal. */
-typedef struct NavisWalk
-{
-	NavisSlice *slice;
-	const nv_key *key;
-	uint64 limit;        /* missing rows that can be taken */
-	NavisEntry *page;    /* room for one page */
-	NavisMissing *batch; /* room for NAVIS_RECONCILE_BATCH */
-	uint32 n;            /* entries in the batch */
-	XLogRecPtr lsn;      /* newest page in the batch */
-	NavisMissing *missing;
-	uint64 n_missing, room;
-} NavisWalk;
 
 /* --- vectors of rows --- */
 
@@ -100,6 +81,21 @@ navis_entry_vector(NavisSlice *slice, const nv_journal_entry *entry,
 
 /* --- the walk --- */
 
+void
+navis_walk_init(NavisWalk *walk, NavisSlice *slice, const nv_key *key,
+				bool with_dead)
+{
+	memset(walk, 0, sizeof(NavisWalk));
+	walk->slice = slice;
+	walk->key = key;
+	walk->page = MemoryContextAlloc(slice->context, navis_entries_per_page() *
+														sizeof(NavisEntry));
+	walk->batch = MemoryContextAlloc(slice->context, NAVIS_RECONCILE_BATCH *
+														 sizeof(NavisMissing));
+	if (with_dead)
+		walk->dead = MemoryContextAlloc(slice->context, NV_REQUEST_DATA);
+}
+
 static void
 note_missing(NavisWalk *walk, const NavisMissing *missing)
 {
@@ -117,16 +113,33 @@ note_missing(NavisWalk *walk, const NavisMissing *missing)
 }
 
 static nv_status
-flush_batch(NavisWalk *walk)
+flush_dead(NavisWalk *walk)
+{
+	nv_request *request;
+
+	if (walk->n_dead == 0)
+		return NV_OK;
+	request = navis_request_begin(NV_REQ_DELETE, walk->key);
+	if (request == NULL)
+		return NV_EUNUSABLE;
+	request->u.del.lsn = walk->lsn;
+	request->u.del.n = walk->n_dead;
+	memcpy(request->data, walk->dead, walk->n_dead * sizeof(nv_element_ref));
+	walk->n_dead = 0;
+	return navis_request_call(request, NULL, NULL);
+}
+
+nv_status
+navis_walk_flush(NavisWalk *walk)
 {
 	nv_request *request;
 	nv_journal_entry *entries;
 	const uint32 *answer;
 	uint32 next = 0;
-	nv_status status;
+	nv_status status = flush_dead(walk);
 
-	if (walk->n == 0)
-		return NV_OK;
+	if (walk->n == 0 || status != NV_OK)
+		return status;
 	request = navis_request_begin(NV_REQ_RECONCILE, walk->key);
 	if (request == NULL)
 		return NV_EUNUSABLE;
@@ -153,8 +166,27 @@ flush_batch(NavisWalk *walk)
 	return NV_OK;
 }
 
+bool
+navis_walk_has_room(const NavisWalk *walk)
+{
+	return Max(walk->n, walk->n_dead) + navis_entries_per_page() <=
+		   NAVIS_RECONCILE_BATCH;
+}
+
 static void
-add_page(NavisWalk *walk, BlockNumber block)
+note_dead(NavisWalk *walk, uint32 element, const NavisEntry *entry)
+{
+	/* Generation 0 was never live. */
+	if (walk->dead == NULL || entry->generation == 0 ||
+		(entry->flags & NAVIS_ENTRY_STATE) == NAVIS_ENTRY_LIVE)
+		return;
+	walk->dead[walk->n_dead].element = element;
+	walk->dead[walk->n_dead].generation = entry->generation;
+	walk->n_dead++;
+}
+
+void
+navis_walk_page(NavisWalk *walk, BlockNumber block)
 {
 	XLogRecPtr lsn;
 	uint32 n =
@@ -166,6 +198,7 @@ add_page(NavisWalk *walk, BlockNumber block)
 		NavisEntry *entry = &walk->page[i];
 		NavisMissing *place = &walk->batch[walk->n];
 
+		note_dead(walk, first + i, entry);
 		if ((entry->flags & NAVIS_ENTRY_STATE) != NAVIS_ENTRY_LIVE ||
 			navis_entry_hash(entry) == 0)
 			continue;
@@ -182,22 +215,21 @@ add_page(NavisWalk *walk, BlockNumber block)
 static nv_status
 walk_journal(NavisWalk *walk)
 {
-	uint32 capacity = navis_entries_per_page();
 	nv_status status = NV_OK;
 
 	for (BlockNumber block = 1;; block++)
 	{
 		bool end = block >= RelationGetNumberOfBlocks(walk->slice->index);
 
-		if (end || walk->n + capacity > NAVIS_RECONCILE_BATCH)
-			status = flush_batch(walk);
+		if (end || !navis_walk_has_room(walk))
+			status = navis_walk_flush(walk);
 		if (status == NV_OK && walk->n_missing > walk->limit)
 			status = NV_ELIMIT;
 		if (status != NV_OK || end)
 			return status;
 		if (!navis_slice_continue(walk->slice))
 			return NV_ECANCELLED;
-		add_page(walk, block);
+		navis_walk_page(walk, block);
 	}
 }
 
@@ -223,8 +255,8 @@ insert_missing(NavisWalk *walk, const NavisMissing *missing,
 	return navis_request_call(request, NULL, NULL);
 }
 
-static nv_status
-insert_all_missing(NavisWalk *walk)
+nv_status
+navis_walk_insert(NavisWalk *walk)
 {
 	nv_status status = NV_OK;
 
@@ -255,6 +287,7 @@ end_pass(NavisSlice *slice, const nv_key *key, bool complete, uint32 *state)
 		return NV_EUNUSABLE;
 	request->u.opened.pass = slice->pass;
 	request->u.opened.complete = complete;
+	request->u.opened.followed = slice->followed;
 	slice->pass = 0;
 	status = navis_request_call(request, NULL, NULL);
 	*state = request->u.opened.state;
@@ -304,19 +337,21 @@ compare_and_catch_up(NavisSlice *slice, const nv_key *key,
 	MemoryContext outer = slice->context;
 	MemoryContext context =
 		AllocSetContextCreate(outer, "navis opening", ALLOCSET_DEFAULT_SIZES);
-	NavisWalk walk = {slice, key};
+	NavisWalk walk;
 	nv_status status;
 
 	slice->context = context;
+	navis_walk_init(&walk, slice, key, false);
 	walk.limit =
 		open->has_graph ? open->room : Min(open->room, NV_MIN_GRAPH_ROWS);
-	walk.page = MemoryContextAlloc(context, navis_entries_per_page() *
-												sizeof(NavisEntry));
-	walk.batch = MemoryContextAlloc(context, NAVIS_RECONCILE_BATCH *
-												 sizeof(NavisMissing));
+	navis_tails_read(slice->index, &slice->followed);
+	slice->followed.walked_at = GetCurrentTimestamp();
+	for (uint32 i = 0; i < slice->followed.n_tails; i++)
+		slice->followed.walked =
+			Max(slice->followed.walked, slice->followed.tails[i].lsn);
 	status = walk_journal(&walk);
 	if (status == NV_OK)
-		status = insert_all_missing(&walk);
+		status = navis_walk_insert(&walk);
 	if (slice->fetch != NULL)
 		navis_fetch_end(slice->fetch);
 	slice->fetch = NULL;
@@ -336,6 +371,7 @@ try_opening(NavisSlice *slice, const nv_key *key, bool *again)
 	*again = false;
 	if (begin_pass(slice, key, &open) != NV_OK)
 		return NAVIS_OPENING_LATER;
+	slice->followed = open.followed;
 	if (open.state == NV_INDEX_READY)
 		return NAVIS_OPENING_READY;
 	if (open.state == NV_INDEX_FULL)
@@ -361,6 +397,22 @@ try_opening(NavisSlice *slice, const nv_key *key, bool *again)
 	return status == NV_ELIMIT ? NAVIS_OPENING_REBUILD : NAVIS_OPENING_LATER;
 }
 
+static NavisOpening
+follow(NavisSlice *slice, const nv_key *key)
+{
+	switch (navis_follow(slice, key))
+	{
+		case NV_OK:
+			return NAVIS_OPENING_READY;
+		case NV_ELIMIT:
+			return NAVIS_OPENING_FULL;
+		case NV_ECANCELLED:
+			return NAVIS_OPENING_LOST;
+		default:
+			return NAVIS_OPENING_LATER;
+	}
+}
+
 NavisOpening
 navis_opening_run(NavisSlice *slice, const nv_key *key)
 {
@@ -369,5 +421,8 @@ navis_opening_run(NavisSlice *slice, const nv_key *key)
 
 	for (int i = 0; again && i < NAVIS_OPENING_TRIES; i++)
 		result = try_opening(slice, key, &again);
+	if (result == NAVIS_OPENING_READY &&
+		!navis_is_followed(slice->index, &slice->followed))
+		result = follow(slice, key);
 	return result;
 }

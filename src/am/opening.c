@@ -7,7 +7,6 @@
 
 #include "access/parallel.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "miscadmin.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -27,6 +26,7 @@ typedef struct NavisKnown
 	bool ready;
 	uint64 incarnation; /* of the engine that said so */
 	uint8 identity[16];
+	nv_followed followed;
 	TimestampTz opened; /* when its opening ended last */
 	TimestampTz wanted; /* when a helper was asked for */
 } NavisKnown;
@@ -71,7 +71,7 @@ navis_expect_exact(Oid index_oid)
 {
 	NavisKnown *known;
 
-	if (navis_engine_status() != NAVIS_ENGINE_RUNNING || RecoveryInProgress())
+	if (navis_engine_status() != NAVIS_ENGINE_RUNNING)
 		return true;
 	known = known_index(index_oid);
 	return known->opened != 0 && !known->ready &&
@@ -175,12 +175,12 @@ navis_open_index(Relation heap, Relation index, const NavisMeta *meta,
 		navis_warn_no_engine(status);
 		return NAVIS_USE_EXACT;
 	}
-	/* No vector yet; or a standby, whose engine does not follow yet. */
-	if (meta->dim == 0 || RecoveryInProgress())
+	if (meta->dim == 0) /* no vector yet */
 		return NAVIS_USE_EXACT;
 	known = known_index(RelationGetRelid(index));
 	if (known->ready && known->incarnation == incarnation &&
-		memcmp(known->identity, meta->identity, sizeof(known->identity)) == 0)
+		memcmp(known->identity, meta->identity, sizeof(known->identity)) == 0 &&
+		navis_is_followed(index, &known->followed))
 		return NAVIS_USE_GRAPH;
 
 	navis_slice_session(&slice, heap, index, meta);
@@ -188,6 +188,7 @@ navis_open_index(Relation heap, Relation index, const NavisMeta *meta,
 	known = known_index(RelationGetRelid(index));
 	known->ready = opening == NAVIS_OPENING_READY;
 	known->incarnation = incarnation;
+	known->followed = slice.followed;
 	known->opened = GetCurrentTimestamp();
 	memcpy(known->identity, meta->identity, sizeof(known->identity));
 	if (opening == NAVIS_OPENING_FULL)

@@ -151,6 +151,19 @@ is_large_enough(const NavisSlice *slice)
 		   (uint64) pages * navis_entries_per_page() > NV_MIN_GRAPH_ROWS;
 }
 
+/* Nothing to build; a standby has something else to do. */
+static bool
+end_ready(NavisRebuild *rebuild)
+{
+	NavisSlice *slice = &rebuild->slice;
+
+	if (RecoveryInProgress() &&
+		navis_follow_deletions(slice, &rebuild->key) == NV_ECANCELLED)
+		return false;
+	navis_slice_end(slice);
+	return true;
+}
+
 /*
  * A graph that lacks rows because they outgrew pending_memory in the running
  * engine is left to REINDEX: rebuilding at every overflow would never end.
@@ -166,10 +179,12 @@ rebuild_if_needed(NavisRebuild *rebuild)
 
 	if (opening == NAVIS_OPENING_LOST)
 		return false;
+	if (opening == NAVIS_OPENING_READY)
+		return end_ready(rebuild);
 	if (opening != NAVIS_OPENING_REBUILD)
 	{
 		navis_slice_end(slice);
-		return opening == NAVIS_OPENING_READY;
+		return false;
 	}
 	if (!count_vectors(rebuild, &rows))
 		return false;
@@ -247,6 +262,14 @@ navis_rebuild_index(Oid index_oid)
 	return usable;
 }
 
+/* Temporary ones are their backends' business; unlogged ones have no data. */
+static bool
+is_readable(char persistence)
+{
+	return persistence == RELPERSISTENCE_PERMANENT ||
+		   (persistence == RELPERSISTENCE_UNLOGGED && !RecoveryInProgress());
+}
+
 /* Indexes of the access method in this database, in the caller's context. */
 static List *
 list_indexes(MemoryContext context)
@@ -272,7 +295,7 @@ list_indexes(MemoryContext context)
 			MemoryContext old = MemoryContextSwitchTo(context);
 
 			if (class->relkind == RELKIND_INDEX &&
-				class->relpersistence != RELPERSISTENCE_TEMP)
+				is_readable(class->relpersistence))
 				oids = lappend_oid(oids, class->oid);
 			MemoryContextSwitchTo(old);
 		}
@@ -291,9 +314,7 @@ navis_rebuild_all(void)
 	ListCell *cell;
 	List *oids;
 
-	/* A standby's engine does not follow yet: scans there are exact. */
-	if (!RecoveryInProgress() &&
-		navis_engine_wait_started() == NAVIS_ENGINE_RUNNING)
+	if (navis_engine_wait_started() == NAVIS_ENGINE_RUNNING)
 	{
 		oids = list_indexes(context);
 		foreach (cell, oids)

@@ -11,11 +11,13 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "catchup.h"
 #include "compat.h"
 #include "scan.h"
 #include "settings.h"
@@ -78,6 +80,7 @@ navis_rescan(IndexScanDesc scan, ScanKey keys, int nkeys, ScanKey orderbys,
 	so->hits = NULL;
 	so->n_hits = so->next_hit = so->hits_room = 0;
 	so->given = so->given_sorted = NULL;
+	so->n_dead = 0;
 	so->n_given = so->given_room = so->n_sorted = 0;
 	so->exhausted = so->replaying = so->has_prior = false;
 	so->entries = NULL;
@@ -260,6 +263,33 @@ start_search(IndexScanDesc scan)
 	return false;
 }
 
+/* --- entries that are not live any more --- */
+
+static void
+tell_dead(NavisScan *so)
+{
+	navis_follow_dead(&so->key, so->dead, so->n_dead);
+	so->n_dead = 0;
+}
+
+/*
+ * On a primary VACUUM tells the engine of what it marked; on a standby nobody
+ * does.  The entry may be another generation's by now: gone is gone.
+ */
+static void
+note_dead(NavisScan *so, const nv_hit *hit)
+{
+	if (!RecoveryInProgress())
+		return;
+	if (so->n_dead == NAVIS_SCAN_DEAD)
+		tell_dead(so);
+	so->dead[so->n_dead].element = hit->element;
+	so->dead[so->n_dead].generation = hit->generation;
+	so->n_dead++;
+}
+
+/* --- more batches --- */
+
 /* Is it cheaper now to compare all rows that are left? */
 static bool
 sweep_pays(IndexScanDesc scan)
@@ -282,6 +312,7 @@ next_batch(IndexScanDesc scan)
 		nv_status status = NV_ENOENT;
 
 		CHECK_FOR_INTERRUPTS();
+		tell_dead(so);
 		if (so->exhausted || sweep_pays(scan))
 			return false;
 		so->batch = Min(so->batch * 2, NV_MAX_HITS);
@@ -338,7 +369,10 @@ graph_next(IndexScanDesc scan)
 		if (!navis_journal_live(scan->indexRelation, hit->element,
 								hit->generation, scan->ignore_killed_tuples,
 								&tid))
+		{
+			note_dead(so, hit);
 			continue;
+		}
 		so->has_prior = true;
 		so->prior_element = hit->element;
 		so->prior_generation = hit->generation;

@@ -35,6 +35,9 @@ typedef struct NavisScanCounters
 	nv_search_stats engine;
 } NavisScanCounters;
 
+/* Dead entries that a scan collects before it tells of them. */
+#define NAVIS_SCAN_DEAD 32
+
 typedef struct NavisScan
 {
 	MemoryContext context; /* of the scan */
@@ -60,6 +63,9 @@ typedef struct NavisScan
 	uint32 *given_sorted; /* a sorted copy for that */
 	uint64 n_sorted;
 	double last;
+	/* met and not live any more, to be told to a standby's engine */
+	nv_element_ref dead[NAVIS_SCAN_DEAD];
+	uint32 n_dead;
 
 	/* sweep */
 	Tuplesortstate *sort;

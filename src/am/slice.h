@@ -23,6 +23,7 @@ typedef struct NavisSlice
 	NavisMeta meta;        /* as of the first slice */
 	NavisFetch *fetch;     /* begun at need; gone after a pause */
 	uint64 pass;           /* of an opening under way in the engine, or 0 */
+	nv_followed followed;  /* how far the engine has followed, when READY */
 	MemoryContext context; /* outlives the slices */
 	instr_time began;
 } NavisSlice;

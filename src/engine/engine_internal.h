@@ -129,6 +129,7 @@ struct nv_index
 	bool dropped;
 	nv_body *body; /* NULL: no graph */
 	nv_pass *passes;
+	nv_followed followed; /* valid in state READY */
 	nv_build *build; /* running */
 	uint32_t next_generation;
 	_Atomic uint64_t lsn;            /* newest journal LSN handed over */
@@ -313,6 +314,7 @@ typedef struct nv_calibration_head
 extern void nv_job_open(nv_engine *engine, nv_job *job);
 extern void nv_request_reconcile(nv_engine *engine, nv_request *request);
 extern void nv_job_opened(nv_engine *engine, nv_job *job);
+extern void nv_request_followed(nv_engine *engine, nv_request *request);
 extern void nv_passes_free(nv_index *index);
 
 /* --- build.c --- */

@@ -210,6 +210,7 @@ open_index(nv_index *index, nv_req_open *open, nv_error *err)
 	open->has_graph = index->body != NULL;
 	open->pass = 0;
 	open->room = pending_room(index);
+	open->followed = index->followed;
 	if (index->state == NV_INDEX_OPENING ||
 		(index->state == NV_INDEX_NO_GRAPH &&
 		 nv_now_ns() - index->no_graph_ns > NO_GRAPH_RETRY_NS))
@@ -268,7 +269,8 @@ reconcile_locked(nv_index *index, nv_request *request, nv_error *err)
 	uint32_t *out = (uint32_t *) request->data; /* never ahead of in */
 
 	r->n_missing = 0;
-	if (pass == NULL || index->pending == NULL)
+	if (index->pending == NULL ||
+		(r->pass == 0 ? index->state != NV_INDEX_READY : pass == NULL))
 		return nv_fail(err, NV_ENOENT, 0, "index is not being opened");
 	if (r->n > NV_REQUEST_DATA / sizeof(*in))
 		return nv_fail(err, NV_EINVAL, 0, "%u entries in one request", r->n);
@@ -279,7 +281,7 @@ reconcile_locked(nv_index *index, nv_request *request, nv_error *err)
 		if (index->body != NULL &&
 			nv_body_has(index->body, e.element, e.generation, e.hash))
 		{
-			if (e.element < pass->n_bits)
+			if (pass != NULL && e.element < pass->n_bits)
 				pass->confirmed[e.element / 64] |= UINT64_C(1)
 												   << (e.element % 64);
 		}
@@ -344,7 +346,10 @@ opened_locked(nv_index *index, nv_req_opened *r, nv_error *err)
 	{
 		status = drop_unconfirmed(index, pass, err);
 		if (status == NV_OK)
+		{
 			index->state = NV_INDEX_READY;
+			index->followed = r->followed;
+		}
 	}
 	else if (!r->complete && index->state == NV_INDEX_OPENING)
 	{
@@ -378,6 +383,45 @@ nv_job_opened(nv_engine *engine, nv_job *job)
 	{
 		pthread_mutex_lock(&index->lock);
 		status = opened_locked(index, &request->u.opened, &err);
+		pthread_mutex_unlock(&index->lock);
+	}
+	nv_index_put(index);
+	nv_answer(engine, request, status, &err);
+}
+
+/* --- FOLLOWED --- */
+
+/* A session that was slower than another must not take it back. */
+static bool
+is_newer(const nv_followed *a, const nv_followed *b)
+{
+	if (a->next_sequence != b->next_sequence)
+		return a->next_sequence > b->next_sequence;
+	for (uint32_t i = 0; i < a->n_tails && i < b->n_tails; i++)
+		if (a->tails[i].lsn < b->tails[i].lsn)
+			return false;
+	return true;
+}
+
+void
+nv_request_followed(nv_engine *engine, nv_request *request)
+{
+	const nv_followed *followed = &request->u.followed.followed;
+	nv_index *index = nv_index_get(engine, &request->key, false);
+	nv_error err = {0};
+	nv_status status = NV_OK;
+
+	if (index == NULL)
+		status = nv_fail(&err, NV_ENOENT, 0, "index is not open");
+	else if (followed->n_tails > NV_MAX_TAILS)
+		status = nv_fail(&err, NV_EINVAL, 0, "%u tails", followed->n_tails);
+	else
+	{
+		pthread_mutex_lock(&index->lock);
+		if (index->state != NV_INDEX_READY)
+			status = nv_fail(&err, NV_ENOENT, 0, "index is not ready");
+		else if (is_newer(followed, &index->followed))
+			index->followed = *followed;
 		pthread_mutex_unlock(&index->lock);
 	}
 	nv_index_put(index);

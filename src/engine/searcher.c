@@ -473,6 +473,9 @@ dispatch(searcher *s, nv_request *request)
 		case NV_REQ_RECONCILE:
 			nv_request_reconcile(engine, request);
 			break;
+		case NV_REQ_FOLLOWED:
+			nv_request_followed(engine, request);
+			break;
 		case NV_REQ_BUILD_ADD:
 			nv_request_build_add(engine, request);
 			break;

@@ -1,0 +1,344 @@
+/*
+ * follow.c
+ *		Keeping the engine up with a journal whose writers do not publish to it:
+ *		a standby's, and once more after promotion.
+ *
+ * Entries are appended to tail pages only.  A page that becomes tail gets the
+ * next sequence number and a link to the tail it replaces.  Whoever remembers
+ * the tails as they were reads, from the tails as they are, back along the
+ * links to pages older than what he remembers; all entries appended meanwhile
+ * are on these.  A link that leads to a page which has become tail once more
+ * tells too little: then every page that changed is read.
+ *
+ * What has been followed is kept by the engine, so that sessions need not do
+ * what others have done.  A row visible to a scan's snapshot has been replayed
+ * before the snapshot was taken, and its entry before its commit: a scan that
+ * follows first misses none.
+ *
+ * Source: design.md section 3, "Entries are appended", invariant 6.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catchup.h"
+#include "client.h"
+#include "journal.h"
+#include "settings.h"
+
+/* While this few rows fit pending_memory a follower waits for others to go. */
+#define NAVIS_FOLLOW_ROOM 512
+#define NAVIS_FOLLOW_NAP 10      /* ms between two looks at it */
+#define NAVIS_FOLLOW_PATIENCE 50 /* looks in a row without any progress */
+
+/* All changed pages are read once in so many rounds of the helper. */
+#define NAVIS_WALK_ROUNDS 10
+
+StaticAssertDecl(NAVIS_MAX_TAILS == NV_MAX_TAILS,
+				 "the engine keeps as many tails as the journal has");
+
+typedef struct NavisFollow
+{
+	NavisWalk walk;
+	XLogRecPtr since; /* what is not newer has been followed */
+} NavisFollow;
+
+/* --- where the journal stands --- */
+
+static XLogRecPtr
+page_lsn(Relation index, BlockNumber block, BufferAccessStrategy strategy,
+		 NavisPageSpecial *special)
+{
+	Buffer buffer =
+		ReadBufferExtended(index, MAIN_FORKNUM, block, RBM_NORMAL, strategy);
+	Page page = BufferGetPage(buffer);
+	XLogRecPtr lsn;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	(void) navis_page_count(index, block, page);
+	lsn = BufferGetLSNAtomic(buffer);
+	if (PageIsNew(page))
+		memset(special, 0, sizeof(NavisPageSpecial));
+	else
+		*special = *NavisPageGetSpecial(page);
+	UnlockReleaseBuffer(buffer);
+	return lsn;
+}
+
+void
+navis_tails_read(Relation index, nv_followed *now)
+{
+	NavisPageSpecial special;
+	NavisMeta meta;
+
+	memset(now, 0, sizeof(nv_followed));
+	now->in_recovery = RecoveryInProgress();
+	navis_meta_read(index, &meta);
+	now->next_sequence = meta.next_page_sequence;
+	now->n_tails = meta.ntails;
+	for (uint32 i = 0; i < meta.ntails; i++)
+	{
+		now->tails[i].sequence = meta.tails[i].sequence;
+		now->tails[i].block = meta.tails[i].block;
+		now->tails[i].lsn =
+			page_lsn(index, meta.tails[i].block, NULL, &special);
+	}
+}
+
+static bool
+same_tails(const nv_followed *a, const nv_followed *b)
+{
+	if (a->next_sequence != b->next_sequence || a->n_tails != b->n_tails)
+		return false;
+	for (uint32 i = 0; i < a->n_tails; i++)
+		if (a->tails[i].lsn != b->tails[i].lsn)
+			return false;
+	return true;
+}
+
+bool
+navis_is_followed(Relation index, const nv_followed *followed)
+{
+	nv_followed now;
+
+	/* Writers publish what they append. */
+	if (!RecoveryInProgress() && !followed->in_recovery)
+		return true;
+	navis_tails_read(index, &now);
+	return now.in_recovery == followed->in_recovery &&
+		   same_tails(&now, followed);
+}
+
+/* --- the difference --- */
+
+/* Nothing was appended after the newest page that had been followed. */
+static XLogRecPtr
+newest_followed(const nv_followed *followed)
+{
+	XLogRecPtr newest = InvalidXLogRecPtr;
+
+	for (uint32 i = 0; i < followed->n_tails; i++)
+		newest = Max(newest, followed->tails[i].lsn);
+	return newest;
+}
+
+static nv_status
+take_page(NavisFollow *f, BlockNumber block)
+{
+	nv_status status = NV_OK;
+
+	if (!navis_walk_has_room(&f->walk))
+		status = navis_walk_flush(&f->walk);
+	if (status == NV_OK && !navis_slice_continue(f->walk.slice))
+		status = NV_ECANCELLED;
+	if (status == NV_OK)
+		navis_walk_page(&f->walk, block);
+	return status;
+}
+
+/* Every page that changed. */
+static nv_status
+take_changed_pages(NavisFollow *f)
+{
+	NavisSlice *slice = f->walk.slice;
+	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
+	NavisPageSpecial special;
+	nv_status status = NV_OK;
+
+	for (BlockNumber block = NAVIS_FIRST_PAGE;
+		 status == NV_OK && block < RelationGetNumberOfBlocks(slice->index);
+		 block++)
+	{
+		if (page_lsn(slice->index, block, strategy, &special) > f->since)
+			status = take_page(f, block);
+		else if (!navis_slice_continue(slice))
+			status = NV_ECANCELLED;
+	}
+	return status;
+}
+
+/* The pages that became tail since, and those that were tail then. */
+static nv_status
+take_tails(NavisFollow *f, const nv_followed *then, const nv_followed *now)
+{
+	for (uint32 i = 0; i < now->n_tails; i++)
+	{
+		BlockNumber block = now->tails[i].block;
+		uint64 sequence = now->tails[i].sequence;
+
+		while (block != InvalidBlockNumber)
+		{
+			Relation index = f->walk.slice->index;
+			NavisPageSpecial special;
+			nv_status status = NV_OK;
+
+			if (block >= RelationGetNumberOfBlocks(index))
+				return take_changed_pages(f);
+			if (page_lsn(index, block, NULL, &special) > f->since)
+				status = take_page(f, block);
+			if (status != NV_OK)
+				return status;
+			if (special.sequence != sequence)
+				return take_changed_pages(f);
+			if (sequence < then->next_sequence)
+				break;
+			block = special.link;
+			sequence = special.link_sequence;
+		}
+	}
+	return NV_OK;
+}
+
+/* --- handing it over --- */
+
+/* Rows of pending_memory that are free; 0 also when the engine is gone. */
+static uint64
+ask_room(NavisFollow *f)
+{
+	NavisSlice *slice = f->walk.slice;
+	nv_request *request = navis_request_begin(NV_REQ_OPEN, f->walk.key);
+
+	if (request == NULL)
+		return 0;
+	navis_index_params(slice->index, &slice->meta, &request->u.open.params);
+	if (navis_request_call(request, NULL, NULL) != NV_OK)
+		return 0;
+	return request->u.open.room;
+}
+
+/*
+ * Lets the insert threads make room, as long as they do.  Else the rows are
+ * refused, and the engine says that it has not got everything.
+ */
+static void
+wait_for_room(NavisFollow *f)
+{
+	uint64 before = 0;
+
+	for (int looks = 0; looks < NAVIS_FOLLOW_PATIENCE; looks++)
+	{
+		uint64 room = ask_room(f);
+
+		if (room >= NAVIS_FOLLOW_ROOM)
+			return;
+		if (room > before)
+			looks = 0;
+		before = room;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 NAVIS_FOLLOW_NAP, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+static nv_status
+hand_over(NavisFollow *f)
+{
+	NavisWalk *walk = &f->walk;
+	NavisMissing *all = walk->missing;
+	uint64 n = walk->n_missing;
+	nv_status status = NV_OK;
+
+	for (uint64 done = 0; done < n && status == NV_OK; done += walk->n_missing)
+	{
+		wait_for_room(f);
+		walk->missing = all + done;
+		walk->n_missing = Min(n - done, NAVIS_FOLLOW_ROOM / 2);
+		status = navis_walk_insert(walk);
+	}
+	return status;
+}
+
+static nv_status
+tell_followed(const nv_key *key, const nv_followed *followed)
+{
+	nv_request *request = navis_request_begin(NV_REQ_FOLLOWED, key);
+
+	if (request == NULL)
+		return NV_EUNUSABLE;
+	request->u.followed.followed = *followed;
+	return navis_request_call(request, NULL, NULL);
+}
+
+/* In memory of its own; everything: all pages that changed. */
+static nv_status
+follow(NavisSlice *slice, const nv_key *key, bool everything)
+{
+	MemoryContext outer = slice->context;
+	MemoryContext context =
+		AllocSetContextCreate(outer, "navis follow", ALLOCSET_DEFAULT_SIZES);
+	NavisFollow f;
+	nv_followed now;
+	nv_status status;
+
+	/* Before the entries are read: what comes later is newer. */
+	navis_tails_read(slice->index, &now);
+	slice->context = context;
+	slice->pass = 0;
+	navis_walk_init(&f.walk, slice, key, true);
+	now.walked = slice->followed.walked;
+	now.walked_at = slice->followed.walked_at;
+	f.since = newest_followed(&slice->followed);
+	if (everything)
+	{
+		f.since = slice->followed.walked;
+		now.walked = newest_followed(&now);
+		now.walked_at = GetCurrentTimestamp();
+	}
+	status = everything ? take_changed_pages(&f)
+						: take_tails(&f, &slice->followed, &now);
+	if (status == NV_OK)
+		status = navis_walk_flush(&f.walk);
+	if (status == NV_OK)
+		status = hand_over(&f);
+	if (slice->fetch != NULL)
+		navis_fetch_end(slice->fetch);
+	slice->fetch = NULL;
+	slice->context = outer;
+	MemoryContextDelete(context);
+	if (status == NV_OK)
+		status = tell_followed(key, &now);
+	if (status == NV_OK)
+		slice->followed = now;
+	return status;
+}
+
+nv_status
+navis_follow(NavisSlice *slice, const nv_key *key)
+{
+	return follow(slice, key, false);
+}
+
+/* --- deletions --- */
+
+nv_status
+navis_follow_deletions(NavisSlice *slice, const nv_key *key)
+{
+	int64 pause = (int64) navis_collect_interval * NAVIS_WALK_ROUNDS * 1000;
+
+	if (!TimestampDifferenceExceeds(slice->followed.walked_at,
+									GetCurrentTimestamp(), pause))
+		return NV_OK;
+	return follow(slice, key, true);
+}
+
+void
+navis_follow_dead(const nv_key *key, const nv_element_ref *refs, uint32 n)
+{
+	nv_request *request;
+
+	Assert(n <= NV_REQUEST_DATA / sizeof(nv_element_ref));
+	request = n > 0 ? navis_request_begin(NV_REQ_DELETE, key) : NULL;
+	if (request == NULL)
+		return;
+	request->u.del.n = n;
+	memcpy(request->data, refs, n * sizeof(nv_element_ref));
+	/* It hears of them again if it could not listen. */
+	(void) navis_request_call(request, NULL, NULL);
+}
