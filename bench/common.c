@@ -141,6 +141,13 @@ compare_doubles(const void *a, const void *b)
 }
 
 bench_speed
+bench_percentiles(double *ms, size_t n)
+{
+	qsort(ms, n, sizeof(double), compare_doubles);
+	return (bench_speed){.p50_ms = ms[n / 2], .p99_ms = ms[n * 99 / 100]};
+}
+
+bench_speed
 bench_run_clients(uint32_t clients, uint32_t queries, uint32_t passes,
 				  bench_ask ask, void *arg)
 {
@@ -171,8 +178,8 @@ bench_run_clients(uint32_t clients, uint32_t queries, uint32_t passes,
 		free(c[i].ms);
 	}
 	seconds = (double) (bench_now_ns() - begun) / 1e9;
-	qsort(ms, n, sizeof(double), compare_doubles);
-	speed = (bench_speed){(double) n / seconds, ms[n / 2], ms[n * 99 / 100]};
+	speed = bench_percentiles(ms, n);
+	speed.qps = (double) n / seconds;
 	free(ms);
 	return speed;
 }

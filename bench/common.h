@@ -61,6 +61,9 @@ typedef struct bench_speed
 	double qps, p50_ms, p99_ms;
 } bench_speed;
 
+/* Sorts; qps is left 0.  n is at least 1. */
+extern bench_speed bench_percentiles(double *ms, size_t n);
+
 /*
  * Every query is asked `passes` times, each client on its own thread asking
  * its share one after the other; the clock is the client's.
