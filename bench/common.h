@@ -81,6 +81,9 @@ extern void bench_print_row(uint32_t list, const bench_figures *f,
 /* Bytes the storage layer has read for a process (0: this one). */
 extern uint64_t bench_proc_read_bytes(long pid);
 
+/* Seconds of processor time that a process (0: this one) has used so far. */
+extern double bench_proc_cpu_seconds(long pid);
+
 extern uint64_t bench_now_ns(void);
 
 #endif

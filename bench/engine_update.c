@@ -235,7 +235,7 @@ eb_run_insert(bench *b)
 {
 	bench_matrix rows = read_data(b);
 	eb_source from = {.words = rows.words, .n = b->o.first, .dim = rows.dim};
-	double recalls[BENCH_MAX_NUMBERS], seconds;
+	double recalls[BENCH_MAX_NUMBERS], seconds, cpu;
 	nv_request *r = eb_request(b, NV_REQ_INFO, 1);
 	sizes changed;
 
@@ -248,11 +248,13 @@ eb_run_insert(bench *b)
 	exact_truth(b, &rows, 0, from.n);
 	eb_sweep(b, NULL);
 	printf("### %u rows inserted\n\n", rows.n - from.n);
+	cpu = bench_proc_cpu_seconds(0);
 	seconds = insert_rows(b, &rows, from.n, rows.n);
-	printf("insert: %u rows in %.2f s: %.0f rows/s; %u clients, %u rows wait "
-		   "at most, cache %llu MB\n",
-		   rows.n - from.n, seconds, (double) (rows.n - from.n) / seconds,
-		   b->o.clients.values[0], b->o.queue,
+	cpu = bench_proc_cpu_seconds(0) - cpu;
+	printf("insert: %u rows in %.2f s: %.0f rows/s, %.3f ms of processor time "
+		   "a row; %u clients, %u rows wait at most, cache %llu MB\n",
+		   rows.n - from.n, seconds, (rows.n - from.n) / seconds,
+		   cpu * 1e3 / (rows.n - from.n), b->o.clients.values[0], b->o.queue,
 		   (unsigned long long) b->o.cache_mb);
 	print_work(b, r);
 	changed = checkpoint(b, r);

@@ -4,6 +4,7 @@
  *
  *	sql_bench insert TABLE --base F --first N --rows N [--type real|vector]
  *					 [--method rows|multi|copy] [--batch N] [--index NAME]
+ *					 [--engine-pid PID]
  *	sql_bench pairs  TABLE --plain TABLE --base F --first N --rows N
  *					 [--type ...] [--set NAME=VALUE]... [--pause-us N]
  *	sql_bench mixed  TABLE --base F --first N --rows N --query F
@@ -14,7 +15,8 @@
  * session, one transaction: prepared INSERTs of one row (rows), of BATCH rows
  * (multi), or one COPY.  It prints the time to the end of the transaction and,
  * with the name of a navis index, the time until no row of it waits to be
- * linked any more.
+ * linked any more; and the processor time of session and engine (with
+ * --engine-pid), which means something on a busy machine, too.
  *
  * pairs inserts every row into TABLE, which has the index, and into the plain
  * one, which has none, each in a transaction of its own, in changing order,
@@ -203,13 +205,24 @@ insert_all(bench *b, inserter *s)
 	sb_command(s->conn, "COMMIT");
 }
 
+/* Of the session's process and, if it is named, of the engine's. */
+static double
+cpu_seconds(const bench *b, PGconn *conn)
+{
+	double seconds = bench_proc_cpu_seconds(PQbackendPID(conn));
+
+	if (b->o.engine_pid != 0)
+		seconds += bench_proc_cpu_seconds(b->o.engine_pid);
+	return seconds;
+}
+
 void
 sb_run_insert(bench *b)
 {
 	sb_rows rows = read_rows(b);
 	bool multi = strcmp(b->o.method, "multi") == 0;
 	inserter s = open_inserter(b, &rows, multi ? b->o.batch : 1);
-	double ended, linked;
+	double ended, linked, cpu;
 	uint64_t begun;
 
 	if (!multi && strcmp(b->o.method, "rows") != 0 &&
@@ -219,6 +232,7 @@ sb_run_insert(bench *b)
 	if (b->o.index != NULL)
 		await_linked(s.conn, b->o.index);
 	begun = bench_now_ns();
+	cpu = cpu_seconds(b, s.conn);
 	insert_all(b, &s);
 	ended = linked = seconds_since(begun);
 	if (b->o.index != NULL)
@@ -226,10 +240,12 @@ sb_run_insert(bench *b)
 		await_linked(s.conn, b->o.index);
 		linked = seconds_since(begun);
 	}
+	cpu = cpu_seconds(b, s.conn) - cpu;
 	printf("| method | rows | s to the end | rows/s | s until linked | rows/s "
-		   "linked |\n|---|---:|---:|---:|---:|---:|\n");
-	printf("| %s | %u | %.2f | %.0f | %.2f | %.0f |\n", b->o.method, rows.n,
-		   ended, rows.n / ended, linked, rows.n / linked);
+		   "linked | CPU ms a row |\n|---|---:|---:|---:|---:|---:|---:|\n");
+	printf("| %s | %u | %.2f | %.0f | %.2f | %.0f | %.3f |\n", b->o.method,
+		   rows.n, ended, rows.n / ended, linked, rows.n / linked,
+		   cpu * 1e3 / rows.n);
 	close_inserter(&s);
 	free(rows.words);
 }
