@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 const char *bench_program = "bench";
 
@@ -141,6 +142,13 @@ compare_doubles(const void *a, const void *b)
 }
 
 bench_speed
+bench_percentiles(double *ms, size_t n)
+{
+	qsort(ms, n, sizeof(double), compare_doubles);
+	return (bench_speed){.p50_ms = ms[n / 2], .p99_ms = ms[n * 99 / 100]};
+}
+
+bench_speed
 bench_run_clients(uint32_t clients, uint32_t queries, uint32_t passes,
 				  bench_ask ask, void *arg)
 {
@@ -171,8 +179,8 @@ bench_run_clients(uint32_t clients, uint32_t queries, uint32_t passes,
 		free(c[i].ms);
 	}
 	seconds = (double) (bench_now_ns() - begun) / 1e9;
-	qsort(ms, n, sizeof(double), compare_doubles);
-	speed = (bench_speed){(double) n / seconds, ms[n / 2], ms[n * 99 / 100]};
+	speed = bench_percentiles(ms, n);
+	speed.qps = (double) n / seconds;
 	free(ms);
 	return speed;
 }
@@ -235,4 +243,26 @@ bench_proc_read_bytes(long pid)
 		bench_die(path, "read_bytes cannot be read");
 	fclose(f);
 	return bytes;
+}
+
+double
+bench_proc_cpu_seconds(long pid)
+{
+	char path[64] = "/proc/self/stat", line[1024];
+	unsigned long user, system;
+	const char *behind_name = NULL;
+	FILE *f;
+
+	if (pid != 0)
+		snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+	f = fopen(path, "r");
+	if (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		behind_name = strrchr(line, ')');
+	if (behind_name == NULL ||
+		sscanf(behind_name + 1,
+			   " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+			   &system) != 2)
+		bench_die(path, "the processor time cannot be read");
+	fclose(f);
+	return (double) (user + system) / (double) sysconf(_SC_CLK_TCK);
 }

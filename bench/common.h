@@ -61,6 +61,9 @@ typedef struct bench_speed
 	double qps, p50_ms, p99_ms;
 } bench_speed;
 
+/* Sorts; qps is left 0.  n is at least 1. */
+extern bench_speed bench_percentiles(double *ms, size_t n);
+
 /*
  * Every query is asked `passes` times, each client on its own thread asking
  * its share one after the other; the clock is the client's.
@@ -77,6 +80,9 @@ extern void bench_print_row(uint32_t list, const bench_figures *f,
 
 /* Bytes the storage layer has read for a process (0: this one). */
 extern uint64_t bench_proc_read_bytes(long pid);
+
+/* Seconds of processor time that a process (0: this one) has used so far. */
+extern double bench_proc_cpu_seconds(long pid);
 
 extern uint64_t bench_now_ns(void);
 

@@ -403,7 +403,7 @@ measure
 insert_word
 restart
 if [ "$(id -u)" = 0 ]; then
-	stop_command="runuser -u postgres -- $bindir/pg_ctl -D $dir/data -m fast stop; rm -rf $dir"
+	stop_command="runuser -u $(server_user) -- $bindir/pg_ctl -D $dir/data -m fast stop; rm -rf $dir"
 else
 	stop_command="$bindir/pg_ctl -D $dir/data -m fast stop; rm -rf $dir"
 fi

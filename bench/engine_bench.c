@@ -9,6 +9,7 @@
  *						[--cache-mb N] [--clients 1,2] [--sweep 20,40,...]
  *						[--load-all | --percentile P] [--from-medoid]
  *						[--passes N]
+ *	engine_bench insert|replace DIR ...: see engine_update.c
  *
  * DIR holds one index; search opens it as a backend does, comparing
  * generations and hashes.  Each line of a sweep: a warm-up until the rerank
@@ -19,8 +20,7 @@
 #include <getopt.h>
 #include <unistd.h>
 
-#include "common.h"
-#include "navis/engine.h"
+#include "engine_bench.h"
 #include "navis/hash.h"
 #include "util.h"
 
@@ -28,33 +28,10 @@
 #define CALIBRATION_SECONDS 120  /* a warm-up that takes longer has failed */
 #define NOT_CALIBRATED_ABOVE 800 /* list size of the last bucket */
 
-typedef struct options
-{
-	const char *mode, *dir, *base, *query, *truth;
-	nv_index_params params;
-	uint32_t threads, passes;
-	bench_numbers sweep, clients;
-	double percentile;
-	uint64_t cache_mb;
-	uint32_t flags;
-	bool random_placement;
-} options;
-
-typedef struct bench
-{
-	options o;
-	nv_local *local;
-	nv_engine *engine;
-	nv_key key;
-	bench_matrix query, truth;
-	nv_request *requests[BENCH_MAX_CLIENTS]; /* one a client */
-	uint32_t list;                           /* of the line being measured */
-} bench;
-
 /* --- requests --- */
 
-static nv_request *
-new_request(const bench *b, nv_request_kind kind, uint64_t owner)
+nv_request *
+eb_request(const bench *b, nv_request_kind kind, uint64_t owner)
 {
 	nv_request *r = nv_alloc(sizeof(*r));
 
@@ -66,15 +43,15 @@ new_request(const bench *b, nv_request_kind kind, uint64_t owner)
 	return r;
 }
 
-static void
-call(const bench *b, nv_request *r, const char *what)
+void
+eb_call(const bench *b, nv_request *r, const char *what)
 {
 	if (nv_local_call(b->local, r) != NV_OK)
 		bench_die(what, r->detail);
 }
 
-static void
-start(bench *b)
+void
+eb_start(bench *b)
 {
 	nv_config config;
 	nv_error err;
@@ -82,65 +59,92 @@ start(bench *b)
 	nv_config_defaults(&config);
 	snprintf(config.directory, sizeof(config.directory), "%s", b->o.dir);
 	config.cache_size = b->o.cache_mb << 20;
+	config.insert_threads = b->o.insert_threads;
+	config.insert_list_size = b->o.insert_list;
 	b->local = nv_local_create();
 	if (nv_engine_start(&config, nv_local_port(b->local), &b->engine, &err) !=
 		NV_OK)
 		bench_die("engine", err.detail);
 }
 
+/*
+ * Rows are named as a journal does that gives the place of a deleted row to a
+ * new one, so that numbers of elements stay below the number of rows at hand.
+ */
+nv_journal_entry
+eb_name(const bench *b, uint32_t row, const void *vector, uint32_t dim)
+{
+	nv_journal_entry entry = {row, 1, nv_vector_hash(vector, dim * 4)};
+
+	if (b->o.window != 0)
+	{
+		entry.element = row % b->o.window;
+		entry.generation = row / b->o.window + 1;
+	}
+	return entry;
+}
+
+uint32_t
+eb_row(const bench *b, const nv_hit *hit)
+{
+	return (hit->generation - 1) * b->o.window + hit->element;
+}
+
 /* --- build --- */
 
+/* Rows first .. first + n - 1, which the file gives from where it stands. */
 static void
-add_rows(bench *b, nv_request *r, FILE *f, uint32_t n, uint32_t dim)
+add_rows(bench *b, nv_request *r, const eb_source *from)
 {
+	uint32_t dim = from->dim;
 	size_t bytes = nv_round_up(sizeof(nv_journal_entry) + dim * 4, 8);
 	uint32_t per_request = (uint32_t) (NV_REQUEST_DATA / bytes);
 
-	for (uint32_t i = 0; i < n;)
+	for (uint32_t i = 0; i < from->n;)
 	{
 		uint32_t k = 0;
 
-		for (; k < per_request && i < n; k++, i++)
+		for (; k < per_request && i < from->n; k++, i++)
 		{
 			uint8_t *p = r->data + k * bytes;
-			nv_journal_entry entry = {i, 1, 0};
+			uint8_t *vector = p + sizeof(nv_journal_entry);
+			uint32_t row = from->first + i;
+			nv_journal_entry entry;
 
-			if (fread(p + sizeof(entry), 4, dim, f) != dim)
+			if (from->words != NULL)
+				memcpy(vector, from->words + (size_t) row * dim, dim * 4);
+			else if (fread(vector, 4, dim, from->file) != dim)
 				bench_die(b->o.base, "too short");
-			entry.hash = nv_vector_hash(p + sizeof(entry), dim * 4);
+			entry = eb_name(b, row, vector, dim);
 			memcpy(p, &entry, sizeof(entry));
 		}
 		r->kind = NV_REQ_BUILD_ADD;
 		r->u.build.n = k;
-		call(b, r, "add rows");
+		eb_call(b, r, "add rows");
 	}
 }
 
-static void
-run_build(bench *b)
+void
+eb_build(bench *b, const eb_source *from)
 {
-	uint32_t n, dim;
-	FILE *f = bench_open_matrix(b->o.base, &n, &dim);
-	nv_request *r = new_request(b, NV_REQ_BUILD_BEGIN, 1);
+	nv_request *r = eb_request(b, NV_REQ_BUILD_BEGIN, 1);
 	nv_req_build *u = &r->u.build;
 	uint64_t begun;
 
-	b->o.params.dim = dim;
-	start(b);
+	b->o.params.dim = from->dim;
 	u->params = b->o.params;
-	u->expected_rows = n;
+	u->expected_rows = from->n;
 	u->build_memory = UINT64_C(1) << 40;
 	u->threads = b->o.threads;
 	u->placement_random = b->o.random_placement;
-	call(b, r, "begin build");
+	eb_call(b, r, "begin build");
 	begun = nv_now_ns();
-	add_rows(b, r, f, n, dim);
-	fclose(f);
+	add_rows(b, r, from);
 	r->kind = NV_REQ_BUILD_RUN;
-	call(b, r, "build");
+	eb_call(b, r, "build");
 	printf("build: rows %llu, vertices %u, dim %u, max_degree %u, "
 		   "build_list_size %u, threads %u\n",
-		   (unsigned long long) u->rows, u->vertices, dim,
+		   (unsigned long long) u->rows, u->vertices, from->dim,
 		   b->o.params.max_degree, b->o.params.build_list_size, b->o.threads);
 	printf("build: %.1f s (codes %.1f, links %.1f, placement %.1f, files "
 		   "%.1f), average degree %.1f, placement quality %.3f, pq_bytes %u%s, "
@@ -150,7 +154,19 @@ run_build(bench *b)
 		   u->average_degree, u->placement_quality, u->pq_bytes,
 		   u->pq_rotated ? " rotated" : "", u->pq_recall, u->edge_pages,
 		   u->entrance_members);
+	fflush(stdout);
 	free(r);
+}
+
+static void
+run_build(bench *b)
+{
+	eb_source from = {0};
+
+	from.file = bench_open_matrix(b->o.base, &from.n, &from.dim);
+	eb_start(b);
+	eb_build(b, &from);
+	fclose(from.file);
 }
 
 /* --- open --- */
@@ -160,14 +176,14 @@ run_open(bench *b)
 {
 	uint32_t n, dim, missing = 0;
 	FILE *f = bench_open_matrix(b->o.base, &n, &dim);
-	nv_request *r = new_request(b, NV_REQ_OPEN, 1);
+	nv_request *r = eb_request(b, NV_REQ_OPEN, 1);
 	float *row = nv_alloc(dim * 4);
 	uint64_t pass;
 
 	b->o.params.dim = dim;
-	start(b);
+	eb_start(b);
 	r->u.open.params = b->o.params;
-	call(b, r, "open");
+	eb_call(b, r, "open");
 	pass = r->u.open.pass;
 	for (uint32_t i = 0; i < n && pass != 0;)
 	{
@@ -183,7 +199,7 @@ run_open(bench *b)
 		r->kind = NV_REQ_RECONCILE;
 		r->u.reconcile.pass = pass;
 		r->u.reconcile.n = k;
-		call(b, r, "compare");
+		eb_call(b, r, "compare");
 		missing += r->u.reconcile.n_missing;
 	}
 	if (missing > 0)
@@ -191,7 +207,7 @@ run_open(bench *b)
 	r->kind = NV_REQ_OPENED;
 	r->u.opened.pass = pass;
 	r->u.opened.complete = 1;
-	call(b, r, "opened");
+	eb_call(b, r, "opened");
 	fclose(f);
 	free(row);
 	free(r);
@@ -218,7 +234,7 @@ ask(void *arg, uint32_t client, uint32_t q)
 	s->flags = b->o.flags;
 	memcpy(r->data, b->query.words + (size_t) q * b->query.dim,
 		   b->query.dim * 4);
-	call(b, r, "search");
+	eb_call(b, r, "search");
 	if (s->n != BENCH_K || s->stats.hops == 0 || s->stats.edge_pages == 0)
 		bench_die("search", "the graph did not answer");
 	if (s->stats.damaged > 0)
@@ -235,7 +251,7 @@ add_answer(const bench *b, uint32_t q, bench_figures *f)
 	uint32_t ids[BENCH_K];
 
 	for (uint32_t i = 0; i < BENCH_K; i++)
-		ids[i] = hits[i].element;
+		ids[i] = eb_row(b, &hits[i]);
 	f->found += bench_count_hits(&b->truth, q, ids);
 	f->hops += s->hops;
 	f->edge_pages += s->edge_pages;
@@ -266,7 +282,8 @@ warm_up(bench *b)
 	}
 }
 
-static void
+/* Prints a line of the table; returns the recall. */
+static double
 measure(bench *b, uint32_t list)
 {
 	bench_figures f = {.queries = b->query.n};
@@ -289,6 +306,21 @@ measure(bench *b, uint32_t list)
 		speeds[i] = bench_run_clients(b->o.clients.values[i], b->query.n,
 									  b->o.passes, ask, b);
 	bench_print_row(list, &f, speeds, b->o.clients.n, true);
+	return (double) f.found / (double) (f.queries * BENCH_K);
+}
+
+void
+eb_sweep(bench *b, double *recalls)
+{
+	bench_print_head(&b->o.clients, true);
+	for (uint32_t i = 0; i < b->o.sweep.n; i++)
+	{
+		double recall = measure(b, b->o.sweep.values[i]);
+
+		if (recalls != NULL)
+			recalls[i] = recall;
+	}
+	printf("\n");
 }
 
 static uint64_t
@@ -305,8 +337,8 @@ resident_bytes(void)
 }
 
 /* Requests for as many clients as are ever wanted at a time. */
-static void
-make_clients(bench *b)
+void
+eb_make_clients(bench *b)
 {
 	uint32_t n = 1;
 
@@ -315,17 +347,27 @@ make_clients(bench *b)
 	if (n > BENCH_MAX_CLIENTS)
 		bench_die("--clients", "at most 64");
 	for (uint32_t i = 0; i < n; i++)
-		b->requests[i] = new_request(b, NV_REQ_SEARCH, 100 + i);
+		b->requests[i] = eb_request(b, NV_REQ_SEARCH, 100 + i);
+}
+
+void
+eb_free_clients(bench *b)
+{
+	for (uint32_t i = 0; i < BENCH_MAX_CLIENTS; i++)
+	{
+		free(b->requests[i]);
+		b->requests[i] = NULL;
+	}
 }
 
 static void
 print_memory(bench *b, uint64_t before)
 {
-	nv_request *r = new_request(b, NV_REQ_INFO, 1);
+	nv_request *r = eb_request(b, NV_REQ_INFO, 1);
 	nv_req_info *i = &r->u.info;
 	uint64_t held;
 
-	call(b, r, "info");
+	eb_call(b, r, "info");
 	held = i->memory_codes + i->memory_map + i->memory_elements +
 		   i->memory_entrance + i->memory_other;
 	printf("memory held: %.1f bytes a vector (codes %.1f, map %.1f, elements "
@@ -357,14 +399,10 @@ run_search(bench *b)
 		bench_die(b->o.truth, "does not fit the queries");
 	before = resident_bytes();
 	run_open(b);
-	make_clients(b);
-	bench_print_head(&b->o.clients, true);
-	for (uint32_t i = 0; i < b->o.sweep.n; i++)
-		measure(b, b->o.sweep.values[i]);
-	printf("\n");
+	eb_make_clients(b);
+	eb_sweep(b, NULL);
 	print_memory(b, before);
-	for (uint32_t i = 0; i < BENCH_MAX_CLIENTS; i++)
-		free(b->requests[i]);
+	eb_free_clients(b);
 }
 
 /* --- command line --- */
@@ -402,7 +440,14 @@ parse(options *o, int argc, char **argv)
 		RANDOM,
 		ALL,
 		PERCENTILE,
-		MEDOID
+		MEDOID,
+		FIRST,
+		ROWS,
+		WINDOW,
+		ROUNDS,
+		INSERT_THREADS,
+		INSERT_LIST,
+		QUEUE
 	};
 	static const struct option known[] = {
 		{"base", 1, NULL, BASE},
@@ -421,12 +466,21 @@ parse(options *o, int argc, char **argv)
 		{"load-all", 0, NULL, ALL},
 		{"percentile", 1, NULL, PERCENTILE},
 		{"from-medoid", 0, NULL, MEDOID},
+		{"first", 1, NULL, FIRST},
+		{"rows", 1, NULL, ROWS},
+		{"window", 1, NULL, WINDOW},
+		{"rounds", 1, NULL, ROUNDS},
+		{"insert-threads", 1, NULL, INSERT_THREADS},
+		{"insert-list", 1, NULL, INSERT_LIST},
+		{"queue", 1, NULL, QUEUE},
 		{NULL, 0, NULL, 0},
 	};
 	int c;
 
 	if (argc < 3)
-		bench_die("usage", "engine_bench build|search DIR --base FILE ...");
+		bench_die("usage",
+				  "engine_bench build|search|insert|replace DIR --base FILE "
+				  "...");
 	o->mode = argv[1];
 	o->dir = argv[2];
 	optind = 3;
@@ -485,6 +539,27 @@ parse(options *o, int argc, char **argv)
 			case MEDOID:
 				o->flags |= NV_SEARCH_FROM_MEDOID;
 				break;
+			case FIRST:
+				o->first = number;
+				break;
+			case ROWS:
+				o->rows = number;
+				break;
+			case WINDOW:
+				o->window = number;
+				break;
+			case ROUNDS:
+				o->rounds = number;
+				break;
+			case INSERT_THREADS:
+				o->insert_threads = number;
+				break;
+			case INSERT_LIST:
+				o->insert_list = number;
+				break;
+			case QUEUE:
+				o->queue = number;
+				break;
 			default:
 				exit(2);
 		}
@@ -513,6 +588,10 @@ main(int argc, char **argv)
 	b->o.percentile = 99;
 	b->o.passes = 1;
 	b->o.cache_mb = 256;
+	b->o.insert_threads = 2;
+	b->o.insert_list = 100;
+	b->o.queue = 4096;
+	b->o.rounds = 10;
 	parse(&b->o, argc, argv);
 	memset(&b->key, 1, sizeof(b->key));
 	b->key.unused = 0;
@@ -520,8 +599,12 @@ main(int argc, char **argv)
 		run_build(b);
 	else if (strcmp(b->o.mode, "search") == 0)
 		run_search(b);
+	else if (strcmp(b->o.mode, "insert") == 0)
+		eb_run_insert(b);
+	else if (strcmp(b->o.mode, "replace") == 0)
+		eb_run_replace(b);
 	else
-		bench_die(b->o.mode, "build or search expected");
+		bench_die(b->o.mode, "build, search, insert or replace expected");
 	nv_engine_stop(b->engine, true, 60000);
 	nv_local_free(b->local);
 	free(b->query.words);

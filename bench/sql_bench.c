@@ -9,6 +9,8 @@
  *					 [--set NAME=VALUE]... [--clients 1,2] [--passes N]
  *					 [--engine-pid PID]
  *
+ *	sql_bench insert|pairs|mixed TABLE ...: see sql_update.c
+ *
  * The server is found by libpq's environment variables.  load makes
  * TABLE (id int, v real[] or vector); id is the row's number in the file.
  * search asks SELECT id ... ORDER BY v OPERATOR $1 LIMIT 10, prepared, binary.
@@ -21,48 +23,20 @@
  */
 #include <arpa/inet.h>
 #include <getopt.h>
-#include <libpq-fe.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "common.h"
+#include "sql_bench.h"
 
-#define MAX_SETTINGS 16
 #define REAL_OID 700
 #define CALIBRATION_SECONDS 120  /* a warm-up that takes longer has failed */
 #define NOT_CALIBRATED_ABOVE 800 /* list size of the last bucket */
 
-typedef struct options
-{
-	const char *mode, *table, *base, *query, *truth;
-	const char *type, *op, *index, *setting;
-	const char *settings[MAX_SETTINGS];
-	uint32_t n_settings, rows, passes;
-	bench_numbers sweep, clients;
-	long engine_pid;
-} options;
-
-typedef struct connection
-{
-	PGconn *conn;
-	char *parameter; /* the query vector in its type's binary form */
-} connection;
-
-typedef struct bench
-{
-	options o;
-	bench_matrix query, truth;
-	connection connections[BENCH_MAX_CLIENTS];
-	uint32_t n_connections;
-	bool navis; /* the index under test is ours */
-	bool casr;
-} bench;
-
 /* --- talking to the server --- */
 
-static PGconn *
-open_connection(void)
+PGconn *
+sb_connect(void)
 {
 	PGconn *conn = PQconnectdb("");
 
@@ -71,8 +45,8 @@ open_connection(void)
 	return conn;
 }
 
-static PGresult *
-checked(PGconn *conn, PGresult *result)
+PGresult *
+sb_checked(PGconn *conn, PGresult *result)
 {
 	ExecStatusType status = PQresultStatus(result);
 
@@ -82,16 +56,16 @@ checked(PGconn *conn, PGresult *result)
 	return result;
 }
 
-static void
-command(PGconn *conn, const char *sql)
+void
+sb_command(PGconn *conn, const char *sql)
 {
-	PQclear(checked(conn, PQexec(conn, sql)));
+	PQclear(sb_checked(conn, PQexec(conn, sql)));
 }
 
 /* --- vectors in binary form --- */
 
-static char *
-put16(char *p, uint32_t value)
+char *
+sb_put16(char *p, uint32_t value)
 {
 	uint16_t word = htons((uint16_t) value);
 
@@ -99,8 +73,8 @@ put16(char *p, uint32_t value)
 	return p + 2;
 }
 
-static char *
-put32(char *p, uint32_t value)
+char *
+sb_put32(char *p, uint32_t value)
 {
 	uint32_t word = htonl(value);
 
@@ -109,8 +83,8 @@ put32(char *p, uint32_t value)
 }
 
 /* Both forms fit. */
-static size_t
-vector_room(uint32_t dim)
+size_t
+sb_vector_room(uint32_t dim)
 {
 	return 20 + (size_t) dim * 8;
 }
@@ -119,27 +93,27 @@ vector_room(uint32_t dim)
  * As array_send and vector_send have it: dimensions, flags, element type,
  * length, lower bound and elements with their lengths; or length, 0, elements.
  */
-static char *
-put_vector(char *p, const uint32_t *words, uint32_t dim, bool is_array)
+char *
+sb_put_vector(char *p, const uint32_t *words, uint32_t dim, bool is_array)
 {
 	if (is_array)
 	{
-		p = put32(p, 1);
-		p = put32(p, 0);
-		p = put32(p, REAL_OID);
-		p = put32(p, dim);
-		p = put32(p, 1);
+		p = sb_put32(p, 1);
+		p = sb_put32(p, 0);
+		p = sb_put32(p, REAL_OID);
+		p = sb_put32(p, dim);
+		p = sb_put32(p, 1);
 	}
 	else
 	{
-		p = put16(p, dim);
-		p = put16(p, 0);
+		p = sb_put16(p, dim);
+		p = sb_put16(p, 0);
 	}
 	for (uint32_t i = 0; i < dim; i++)
 	{
 		if (is_array)
-			p = put32(p, 4);
-		p = put32(p, words[i]);
+			p = sb_put32(p, 4);
+		p = sb_put32(p, words[i]);
 	}
 	return p;
 }
@@ -153,27 +127,38 @@ send_copy(PGconn *conn, const char *data, const char *end)
 		bench_die("COPY", PQerrorMessage(conn));
 }
 
-static void
-copy_rows(PGconn *conn, bench *b, FILE *f, uint32_t n, uint32_t dim)
+void
+sb_copy(PGconn *conn, const bench *b, const sb_rows *rows)
 {
 	static const char signature[19] = "PGCOPY\n\377\r\n";
-	char *row = malloc(14 + vector_room(dim));
+	uint32_t dim = rows->dim;
+	char *row = malloc(14 + sb_vector_room(dim)), sql[512];
 	uint32_t *words = malloc((size_t) dim * 4);
 
 	if (row == NULL || words == NULL)
 		bench_die("memory", "not enough");
+	snprintf(sql, sizeof(sql), "COPY %s (id, v) FROM STDIN (FORMAT binary)",
+			 b->o.table);
+	sb_command(conn, sql);
 	send_copy(conn, signature, signature + sizeof(signature));
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < rows->n; i++)
 	{
 		char *vector = row + 14, *end;
 
-		if (fread(words, 4, dim, f) != dim)
+		if (rows->words != NULL)
+			memcpy(words, rows->words + (size_t) i * dim, (size_t) dim * 4);
+		else if (fread(words, 4, dim, rows->file) != dim)
 			bench_die(b->o.base, "too short");
-		end = put_vector(vector, words, dim, b->navis);
-		put32(put32(put32(put16(row, 2), 4), i), (uint32_t) (end - vector));
+		end = sb_put_vector(vector, words, dim, b->navis);
+		sb_put32(sb_put32(sb_put32(sb_put16(row, 2), 4), rows->first + i),
+				 (uint32_t) (end - vector));
 		send_copy(conn, row, end);
 	}
-	send_copy(conn, row, put16(row, UINT16_MAX));
+	send_copy(conn, row, sb_put16(row, UINT16_MAX));
+	if (PQputCopyEnd(conn, NULL) != 1)
+		bench_die("COPY", PQerrorMessage(conn));
+	for (PGresult *r; (r = PQgetResult(conn)) != NULL;)
+		PQclear(sb_checked(conn, r));
 	free(row);
 	free(words);
 }
@@ -181,29 +166,22 @@ copy_rows(PGconn *conn, bench *b, FILE *f, uint32_t n, uint32_t dim)
 static void
 run_load(bench *b)
 {
-	PGconn *conn = open_connection();
-	uint32_t n, dim;
-	FILE *f = bench_open_matrix(b->o.base, &n, &dim);
+	PGconn *conn = sb_connect();
+	sb_rows rows = {0};
 	char sql[512], type[64] = "real[]";
 
-	if (b->o.rows != 0 && b->o.rows < n)
-		n = b->o.rows;
+	rows.file = bench_open_matrix(b->o.base, &rows.n, &rows.dim);
+	if (b->o.rows != 0 && b->o.rows < rows.n)
+		rows.n = b->o.rows;
 	if (!b->navis)
-		snprintf(type, sizeof(type), "vector(%u)", dim);
+		snprintf(type, sizeof(type), "vector(%u)", rows.dim);
 	snprintf(sql, sizeof(sql), "CREATE TABLE %s (id int, v %s)", b->o.table,
 			 type);
-	command(conn, sql);
-	snprintf(sql, sizeof(sql), "COPY %s FROM STDIN (FORMAT binary)",
-			 b->o.table);
-	command(conn, sql);
-	copy_rows(conn, b, f, n, dim);
-	if (PQputCopyEnd(conn, NULL) != 1)
-		bench_die("COPY", PQerrorMessage(conn));
-	for (PGresult *r; (r = PQgetResult(conn)) != NULL;)
-		PQclear(checked(conn, r));
+	sb_command(conn, sql);
+	sb_copy(conn, b, &rows);
 	snprintf(sql, sizeof(sql), "VACUUM ANALYZE %s", b->o.table);
-	command(conn, sql);
-	fclose(f);
+	sb_command(conn, sql);
+	fclose(rows.file);
 	PQfinish(conn);
 }
 
@@ -215,12 +193,13 @@ ask_ids(bench *b, uint32_t client, uint32_t q, uint32_t *ids)
 {
 	connection *c = &b->connections[client];
 	char *end =
-		put_vector(c->parameter, b->query.words + (size_t) q * b->query.dim,
-				   b->query.dim, b->navis);
+		sb_put_vector(c->parameter, b->query.words + (size_t) q * b->query.dim,
+					  b->query.dim, b->navis);
 	const char *values[1] = {c->parameter};
 	const int lengths[1] = {(int) (end - c->parameter)}, formats[1] = {1};
-	PGresult *r = checked(c->conn, PQexecPrepared(c->conn, "nearest", 1, values,
-												  lengths, formats, 1));
+	PGresult *r =
+		sb_checked(c->conn, PQexecPrepared(c->conn, "nearest", 1, values,
+										   lengths, formats, 1));
 
 	if (PQntuples(r) != BENCH_K)
 		bench_die("search", "the answer has not ten rows");
@@ -234,8 +213,8 @@ ask_ids(bench *b, uint32_t client, uint32_t q, uint32_t *ids)
 	PQclear(r);
 }
 
-static void
-ask(void *arg, uint32_t client, uint32_t q)
+void
+sb_ask(void *arg, uint32_t client, uint32_t q)
 {
 	uint32_t ids[BENCH_K];
 
@@ -257,7 +236,7 @@ add_last_scan(bench *b, uint32_t client, bench_figures *f)
 {
 	static char window[16];
 	PGconn *conn = b->connections[client].conn;
-	PGresult *r = checked(
+	PGresult *r = sb_checked(
 		conn, PQexec(conn, "SELECT mode, hops, edge_pages, edge_reads, "
 						   "explored, vectors, bytes_read, io_us, compute_us, "
 						   "rerank_window, rows FROM navis_last_scan()"));
@@ -285,7 +264,7 @@ add_last_scan(bench *b, uint32_t client, bench_figures *f)
 static void
 check_plan(bench *b, PGconn *conn)
 {
-	PGresult *r = checked(
+	PGresult *r = sb_checked(
 		conn, PQexec(conn, "EXPLAIN (COSTS off) EXECUTE nearest(NULL)"));
 	char wanted[128];
 	bool found = false;
@@ -299,16 +278,11 @@ check_plan(bench *b, PGconn *conn)
 	PQclear(r);
 }
 
-static void
-prepare(bench *b, connection *c)
+void
+sb_apply_settings(const bench *b, PGconn *conn)
 {
 	char sql[512];
 
-	c->conn = open_connection();
-	c->parameter = malloc(vector_room(b->query.dim));
-	if (c->parameter == NULL)
-		bench_die("memory", "not enough");
-	command(c->conn, "SET plan_cache_mode = force_generic_plan");
 	for (uint32_t i = 0; i < b->o.n_settings; i++)
 	{
 		const char *equals = strchr(b->o.settings[i], '=');
@@ -318,13 +292,26 @@ prepare(bench *b, connection *c)
 		snprintf(sql, sizeof(sql), "SET %.*s = '%s'",
 				 (int) (equals - b->o.settings[i]), b->o.settings[i],
 				 equals + 1);
-		command(c->conn, sql);
+		sb_command(conn, sql);
 	}
+}
+
+void
+sb_prepare(bench *b, connection *c)
+{
+	char sql[512];
+
+	c->conn = sb_connect();
+	c->parameter = malloc(sb_vector_room(b->query.dim));
+	if (c->parameter == NULL)
+		bench_die("memory", "not enough");
+	sb_command(c->conn, "SET plan_cache_mode = force_generic_plan");
+	sb_apply_settings(b, c->conn);
 	snprintf(sql, sizeof(sql),
 			 "PREPARE nearest(%s) AS SELECT id FROM %s ORDER BY v %s $1 "
 			 "LIMIT %d",
 			 b->navis ? "real[]" : "vector", b->o.table, b->o.op, BENCH_K);
-	command(c->conn, sql);
+	sb_command(c->conn, sql);
 	check_plan(b, c->conn);
 }
 
@@ -381,7 +368,7 @@ measure(bench *b, uint32_t list)
 		for (uint32_t i = 0; i < b->n_connections; i++)
 		{
 			snprintf(sql, sizeof(sql), "SET %s = %u", b->o.setting, list);
-			command(b->connections[i].conn, sql);
+			sb_command(b->connections[i].conn, sql);
 		}
 	warm_up(b, list);
 	figures = collect(b);
@@ -389,7 +376,8 @@ measure(bench *b, uint32_t list)
 	{
 		uint32_t clients = b->o.clients.values[i];
 
-		speeds[i] = bench_run_clients(clients, b->query.n, b->o.passes, ask, b);
+		speeds[i] =
+			bench_run_clients(clients, b->query.n, b->o.passes, sb_ask, b);
 		for (uint32_t j = 0; b->navis && j < clients; j++)
 			add_last_scan(b, j, &unused);
 	}
@@ -412,7 +400,7 @@ run_search(bench *b)
 	if (b->n_connections > BENCH_MAX_CLIENTS)
 		bench_die("--clients", "at most 64");
 	for (uint32_t i = 0; i < b->n_connections; i++)
-		prepare(b, &b->connections[i]);
+		sb_prepare(b, &b->connections[i]);
 	bench_print_head(&b->o.clients, b->navis);
 	for (uint32_t i = 0; i < b->o.sweep.n; i++)
 		measure(b, b->o.sweep.values[i]);
@@ -430,18 +418,32 @@ run_search(bench *b)
 static void
 parse(options *o, int argc, char **argv)
 {
-	static const struct option known[] = {
-		{"base", 1, NULL, 'b'},       {"rows", 1, NULL, 'r'},
-		{"query", 1, NULL, 'q'},      {"truth", 1, NULL, 't'},
-		{"type", 1, NULL, 'y'},       {"operator", 1, NULL, 'o'},
-		{"index", 1, NULL, 'i'},      {"setting", 1, NULL, 'n'},
-		{"set", 1, NULL, 's'},        {"sweep", 1, NULL, 'w'},
-		{"clients", 1, NULL, 'c'},    {"passes", 1, NULL, 'p'},
-		{"engine-pid", 1, NULL, 'e'}, {NULL, 0, NULL, 0}};
+	static const struct option known[] = {{"base", 1, NULL, 'b'},
+										  {"rows", 1, NULL, 'r'},
+										  {"query", 1, NULL, 'q'},
+										  {"truth", 1, NULL, 't'},
+										  {"type", 1, NULL, 'y'},
+										  {"operator", 1, NULL, 'o'},
+										  {"index", 1, NULL, 'i'},
+										  {"setting", 1, NULL, 'n'},
+										  {"set", 1, NULL, 's'},
+										  {"sweep", 1, NULL, 'w'},
+										  {"clients", 1, NULL, 'c'},
+										  {"passes", 1, NULL, 'p'},
+										  {"engine-pid", 1, NULL, 'e'},
+										  {"first", 1, NULL, 'f'},
+										  {"method", 1, NULL, 'm'},
+										  {"batch", 1, NULL, 'B'},
+										  {"plain", 1, NULL, 'P'},
+										  {"pause-us", 1, NULL, 'u'},
+										  {"rate", 1, NULL, 'R'},
+										  {"rounds", 1, NULL, 'N'},
+										  {NULL, 0, NULL, 0}};
 	int c;
 
 	if (argc < 3)
-		bench_die("usage", "sql_bench load|search TABLE ...");
+		bench_die("usage",
+				  "sql_bench load|search|insert|pairs|mixed TABLE ...");
 	o->mode = argv[1];
 	o->table = argv[2];
 	optind = 3;
@@ -473,7 +475,7 @@ parse(options *o, int argc, char **argv)
 				o->setting = optarg;
 				break;
 			case 's':
-				if (o->n_settings == MAX_SETTINGS)
+				if (o->n_settings == SB_MAX_SETTINGS)
 					bench_die("--set", "too many");
 				o->settings[o->n_settings++] = optarg;
 				break;
@@ -488,6 +490,27 @@ parse(options *o, int argc, char **argv)
 				break;
 			case 'e':
 				o->engine_pid = strtol(optarg, NULL, 10);
+				break;
+			case 'f':
+				o->first = (uint32_t) strtoul(optarg, NULL, 10);
+				break;
+			case 'm':
+				o->method = optarg;
+				break;
+			case 'B':
+				o->batch = (uint32_t) strtoul(optarg, NULL, 10);
+				break;
+			case 'P':
+				o->plain = optarg;
+				break;
+			case 'u':
+				o->pause_us = (uint32_t) strtoul(optarg, NULL, 10);
+				break;
+			case 'R':
+				o->rate = strtod(optarg, NULL);
+				break;
+			case 'N':
+				o->rounds = (uint32_t) strtoul(optarg, NULL, 10);
 				break;
 			default:
 				exit(2);
@@ -505,7 +528,10 @@ main(int argc, char **argv)
 	b.o = (options){.type = "real",
 					.op = "<->",
 					.setting = "navis.search_list_size",
-					.passes = 3};
+					.passes = 3,
+					.method = "rows",
+					.batch = 100,
+					.rounds = 3};
 	b.o.sweep = bench_parse_numbers("--sweep", "100");
 	b.o.clients = bench_parse_numbers("--clients", "1");
 	parse(&b.o, argc, argv);
@@ -514,7 +540,13 @@ main(int argc, char **argv)
 		run_load(&b);
 	else if (strcmp(b.o.mode, "search") == 0)
 		run_search(&b);
+	else if (strcmp(b.o.mode, "insert") == 0)
+		sb_run_insert(&b);
+	else if (strcmp(b.o.mode, "pairs") == 0)
+		sb_run_pairs(&b);
+	else if (strcmp(b.o.mode, "mixed") == 0)
+		sb_run_mixed(&b);
 	else
-		bench_die(b.o.mode, "load or search expected");
+		bench_die(b.o.mode, "load, search, insert, pairs or mixed expected");
 	return 0;
 }

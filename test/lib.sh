@@ -56,8 +56,16 @@ need_tests() {
 	install_packages libcmocka-dev libipc-run-perl libtest-simple-perl
 }
 
-# The user that runs servers: ourselves, or postgres when we are root.
-server_user() { if [ "$(id -u)" = 0 ]; then echo postgres; else id -un; fi; }
+# The user that runs servers: ourselves, or when we are root NAVIS_SERVER_USER,
+# by default postgres.  (Another one if servers of postgres that run already
+# leave too little of its locked memory for io_uring.)
+server_user() {
+	if [ "$(id -u)" = 0 ]; then
+		echo "${NAVIS_SERVER_USER:-postgres}"
+	else
+		id -un
+	fi
+}
 
 # io_uring counts its memory against RLIMIT_MEMLOCK of all processes of the
 # user, other servers included: as root we lift it for ours.
@@ -66,7 +74,7 @@ as_server() {
 		(
 			cd /tmp
 			ulimit -l unlimited 2>/dev/null || true
-			runuser -u postgres -- env "PATH=$PATH" "$@"
+			runuser -u "$(server_user)" -- env "PATH=$PATH" "$@"
 		)
 	else
 		"$@"
@@ -78,7 +86,7 @@ as_server() {
 scratch_dir() {
 	local dir
 	dir=$(mktemp -d "${TMPDIR:-/tmp}/navis-$1-XXXXXX")
-	[ "$(id -u)" = 0 ] && chown postgres "$dir"
+	[ "$(id -u)" = 0 ] && chown "$(server_user)" "$dir"
 	chmod 755 "$dir"
 	echo "$dir"
 }
@@ -93,7 +101,7 @@ build_in() {
 		tar xf - -C "$dir/src"
 	make -C "$dir/src" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" "$@"
 	as_root make -C "$dir/src" -s install PG_CONFIG="$PG_CONFIG" "$@" >/dev/null
-	[ "$(id -u)" = 0 ] && chown -R postgres "$dir/src"
+	[ "$(id -u)" = 0 ] && chown -R "$(server_user)" "$dir/src"
 	return 0
 }
 

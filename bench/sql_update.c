@@ -1,0 +1,411 @@
+/*
+ * sql_update.c
+ *		sql_bench's modes for a table that changes.
+ *
+ *	sql_bench insert TABLE --base F --first N --rows N [--type real|vector]
+ *					 [--method rows|multi|copy] [--batch N] [--index NAME]
+ *					 [--engine-pid PID]
+ *	sql_bench pairs  TABLE --plain TABLE --base F --first N --rows N
+ *					 [--type ...] [--set NAME=VALUE]... [--pause-us N]
+ *	sql_bench mixed  TABLE --base F --first N --rows N --query F
+ *					 [--index NAME] [--rate N] [--batch N] [--rounds N]
+ *					 [options of search]
+ *
+ * insert takes rows FIRST .. FIRST + ROWS - 1 of the file into the table, one
+ * session, one transaction: prepared INSERTs of one row (rows), of BATCH rows
+ * (multi), or one COPY.  It prints the time to the end of the transaction and,
+ * with the name of a navis index, the time until no row of it waits to be
+ * linked any more; and the processor time of session and engine (with
+ * --engine-pid), which means something on a busy machine, too.
+ *
+ * pairs inserts every row into TABLE, which has the index, and into the plain
+ * one, which has none, each in a transaction of its own, in changing order,
+ * with a pause after each pair in which the index can link the row.
+ *
+ * mixed asks all queries PASSES times, alone and while another session inserts
+ * rows (prepared, BATCH of them in a transaction), in turns; the rows of all
+ * rounds are different ones.  Between rounds it waits until all are linked.
+ */
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sql_bench.h"
+
+#define MAX_BATCH 1000 /* two parameters a row, 65,535 in all */
+#define POLL_US 10000
+#define MAX_ROUNDS 100
+
+/* A session that inserts, with its prepared statement of `batch` rows. */
+typedef struct inserter
+{
+	PGconn *conn;
+	const sb_rows *rows;
+	bool is_array;
+	uint32_t batch;
+	char **values; /* id and vector of each row */
+	int *lengths, *formats;
+} inserter;
+
+static double
+seconds_since(uint64_t begun)
+{
+	return (double) (bench_now_ns() - begun) / 1e9;
+}
+
+/* --- rows --- */
+
+static sb_rows
+read_rows(const bench *b)
+{
+	sb_rows rows = {.first = b->o.first};
+	uint32_t n;
+	FILE *f = bench_open_matrix(b->o.base, &n, &rows.dim);
+	size_t words;
+
+	rows.n = b->o.rows != 0 ? b->o.rows : n - rows.first;
+	if (rows.first > n || rows.n > n - rows.first || rows.n == 0)
+		bench_die("--first and --rows", "not as many rows in the file");
+	words = (size_t) rows.n * rows.dim;
+	rows.words = malloc(words * 4);
+	if (rows.words == NULL)
+		bench_die("memory", "not enough");
+	if (fseek(f, (long) rows.first * rows.dim * 4, SEEK_CUR) != 0 ||
+		fread(rows.words, 4, words, f) != words)
+		bench_die(b->o.base, "too short");
+	fclose(f);
+	return rows;
+}
+
+static void *
+allocate(size_t n, size_t size)
+{
+	void *p = calloc(n, size);
+
+	if (p == NULL)
+		bench_die("memory", "not enough");
+	return p;
+}
+
+/* --- a session that inserts --- */
+
+/* INSERT INTO table (id, v) VALUES ($1, $2), ($3, $4) ...: `name`. */
+static void
+prepare_insert(PGconn *conn, const char *name, const char *table,
+			   uint32_t batch)
+{
+	char *sql = allocate(200 + strlen(table) + batch * 24u, 1), *p = sql;
+
+	p += sprintf(p, "INSERT INTO %s (id, v) VALUES ", table);
+	for (uint32_t i = 0; i < batch; i++)
+		p +=
+			sprintf(p, "%s($%u, $%u)", i > 0 ? ", " : "", 2 * i + 1, 2 * i + 2);
+	PQclear(sb_checked(conn, PQprepare(conn, name, sql, 0, NULL)));
+	free(sql);
+}
+
+static inserter
+open_inserter(const bench *b, const sb_rows *rows, uint32_t batch)
+{
+	inserter s = {.conn = sb_connect(),
+				  .rows = rows,
+				  .is_array = b->navis,
+				  .batch = batch};
+
+	if (batch == 0 || batch > MAX_BATCH)
+		bench_die("--batch", "between 1 and 1000 expected");
+	s.values = allocate(2 * batch, sizeof(*s.values));
+	s.lengths = allocate(2 * batch, sizeof(*s.lengths));
+	s.formats = allocate(2 * batch, sizeof(*s.formats));
+	for (uint32_t i = 0; i < 2 * batch; i++)
+	{
+		s.values[i] = allocate(sb_vector_room(rows->dim), 1);
+		s.formats[i] = 1;
+	}
+	prepare_insert(s.conn, "insert", b->o.table, batch);
+	return s;
+}
+
+static void
+close_inserter(inserter *s)
+{
+	PQfinish(s->conn);
+	for (uint32_t i = 0; i < 2 * s->batch; i++)
+		free(s->values[i]);
+	free(s->values);
+	free(s->lengths);
+	free(s->formats);
+}
+
+static void
+insert_batch(inserter *s, const char *statement, uint32_t from)
+{
+	const sb_rows *rows = s->rows;
+
+	for (uint32_t i = 0; i < s->batch; i++)
+	{
+		char *vector = s->values[2 * i + 1];
+		char *end =
+			sb_put_vector(vector, rows->words + (size_t) (from + i) * rows->dim,
+						  rows->dim, s->is_array);
+
+		sb_put32(s->values[2 * i], rows->first + from + i);
+		s->lengths[2 * i] = 4;
+		s->lengths[2 * i + 1] = (int) (end - vector);
+	}
+	PQclear(sb_checked(s->conn,
+					   PQexecPrepared(s->conn, statement, 2 * (int) s->batch,
+									  (const char *const *) s->values,
+									  s->lengths, s->formats, 1)));
+}
+
+/* --- the queue of the index --- */
+
+/* Returns when nothing of the navis index waits to be linked. */
+static void
+await_linked(PGconn *conn, const char *index)
+{
+	char sql[256];
+
+	snprintf(sql, sizeof(sql),
+			 "SELECT state, pending_rows FROM navis_index_info('%s')", index);
+	for (;;)
+	{
+		PGresult *r = sb_checked(conn, PQexec(conn, sql));
+		bool ready = strcmp(PQgetvalue(r, 0, 0), "ready") == 0;
+		bool done = ready && strcmp(PQgetvalue(r, 0, 1), "0") == 0;
+
+		if (!ready && strcmp(PQgetvalue(r, 0, 0), "pending memory full") != 0)
+			bench_die("the index cannot link rows; state", PQgetvalue(r, 0, 0));
+		PQclear(r);
+		if (done)
+			return;
+		usleep(POLL_US);
+	}
+}
+
+/* --- insert --- */
+
+static void
+insert_all(bench *b, inserter *s)
+{
+	const sb_rows *rows = s->rows;
+
+	if (strcmp(b->o.method, "copy") == 0)
+	{
+		sb_copy(s->conn, b, rows);
+		return;
+	}
+	sb_command(s->conn, "BEGIN");
+	for (uint32_t i = 0; i < rows->n; i += s->batch)
+		insert_batch(s, "insert", i);
+	sb_command(s->conn, "COMMIT");
+}
+
+/* Of the session's process and, if it is named, of the engine's. */
+static double
+cpu_seconds(const bench *b, PGconn *conn)
+{
+	double seconds = bench_proc_cpu_seconds(PQbackendPID(conn));
+
+	if (b->o.engine_pid != 0)
+		seconds += bench_proc_cpu_seconds(b->o.engine_pid);
+	return seconds;
+}
+
+void
+sb_run_insert(bench *b)
+{
+	sb_rows rows = read_rows(b);
+	bool multi = strcmp(b->o.method, "multi") == 0;
+	inserter s = open_inserter(b, &rows, multi ? b->o.batch : 1);
+	double ended, linked, cpu;
+	uint64_t begun;
+
+	if (!multi && strcmp(b->o.method, "rows") != 0 &&
+		strcmp(b->o.method, "copy") != 0)
+		bench_die("--method", "rows, multi or copy expected");
+	rows.n -= rows.n % s.batch;
+	if (b->o.index != NULL)
+		await_linked(s.conn, b->o.index);
+	begun = bench_now_ns();
+	cpu = cpu_seconds(b, s.conn);
+	insert_all(b, &s);
+	ended = linked = seconds_since(begun);
+	if (b->o.index != NULL)
+	{
+		await_linked(s.conn, b->o.index);
+		linked = seconds_since(begun);
+	}
+	cpu = cpu_seconds(b, s.conn) - cpu;
+	printf("| method | rows | s to the end | rows/s | s until linked | rows/s "
+		   "linked | CPU ms a row |\n|---|---:|---:|---:|---:|---:|---:|\n");
+	printf("| %s | %u | %.2f | %.0f | %.2f | %.0f | %.3f |\n", b->o.method,
+		   rows.n, ended, rows.n / ended, linked, rows.n / linked,
+		   cpu * 1e3 / rows.n);
+	close_inserter(&s);
+	free(rows.words);
+}
+
+/* --- pairs --- */
+
+static double
+timed_row(inserter *s, const char *statement, uint32_t row)
+{
+	uint64_t begun = bench_now_ns();
+
+	insert_batch(s, statement, row);
+	return (double) (bench_now_ns() - begun) / 1e6;
+}
+
+void
+sb_run_pairs(bench *b)
+{
+	sb_rows rows = read_rows(b);
+	inserter s = open_inserter(b, &rows, 1);
+	double *indexed = allocate(rows.n, sizeof(double));
+	double *plain = allocate(rows.n, sizeof(double));
+	bench_speed with, without;
+
+	if (b->o.plain == NULL)
+		bench_die("--plain", "the table without an index is missing");
+	sb_apply_settings(b, s.conn);
+	prepare_insert(s.conn, "plain", b->o.plain, 1);
+	if (b->o.index != NULL)
+		await_linked(s.conn, b->o.index);
+	for (uint32_t i = 0; i < rows.n; i++)
+	{
+		if (i % 2 == 0)
+			plain[i] = timed_row(&s, "plain", i);
+		indexed[i] = timed_row(&s, "insert", i);
+		if (i % 2 != 0)
+			plain[i] = timed_row(&s, "plain", i);
+		if (b->o.pause_us > 0)
+			usleep(b->o.pause_us);
+	}
+	with = bench_percentiles(indexed, rows.n);
+	without = bench_percentiles(plain, rows.n);
+	printf("| pairs | p50 ms, index | p50 ms, none | ratio | p99 ms, index | "
+		   "p99 ms, none |\n|---:|---:|---:|---:|---:|---:|\n");
+	printf("| %u | %.4f | %.4f | %.3f | %.3f | %.3f |\n", rows.n, with.p50_ms,
+		   without.p50_ms, with.p50_ms / without.p50_ms, with.p99_ms,
+		   without.p99_ms);
+	close_inserter(&s);
+	free(indexed);
+	free(plain);
+	free(rows.words);
+}
+
+/* --- mixed --- */
+
+/* The session that inserts beside the searches. */
+typedef struct beside
+{
+	pthread_t thread;
+	bench *b;
+	inserter *s;
+	uint32_t next; /* row */
+	atomic_bool stop;
+	double rate; /* what came of it */
+} beside;
+
+static void *
+beside_main(void *arg)
+{
+	beside *w = arg;
+	const options *o = &w->b->o;
+	uint64_t begun = bench_now_ns();
+	uint32_t done = 0;
+
+	while (!atomic_load(&w->stop))
+	{
+		sb_command(w->s->conn, "BEGIN");
+		for (uint32_t i = 0; i < o->batch && !atomic_load(&w->stop); i++)
+		{
+			double ahead =
+				o->rate > 0 ? done / o->rate - seconds_since(begun) : 0;
+
+			if (w->next == w->s->rows->n)
+				bench_die("--rows", "more are needed for so many searches");
+			if (ahead > 0)
+				usleep((useconds_t) (ahead * 1e6));
+			insert_batch(w->s, "insert", w->next++);
+			done++;
+		}
+		sb_command(w->s->conn, "COMMIT");
+	}
+	w->rate = done / seconds_since(begun);
+	return NULL;
+}
+
+static bench_speed
+search_beside(bench *b, beside *w)
+{
+	bench_speed speed;
+
+	atomic_store(&w->stop, false);
+	if (pthread_create(&w->thread, NULL, beside_main, w) != 0)
+		bench_die("inserts", "cannot start a thread");
+	speed = bench_run_clients(b->o.clients.values[0], b->query.n, b->o.passes,
+							  sb_ask, b);
+	atomic_store(&w->stop, true);
+	pthread_join(w->thread, NULL);
+	return speed;
+}
+
+static void
+set_list(bench *b)
+{
+	char sql[256];
+
+	for (uint32_t i = 0; b->o.setting != NULL && i < b->n_connections; i++)
+	{
+		snprintf(sql, sizeof(sql), "SET %s = %u", b->o.setting,
+				 b->o.sweep.values[0]);
+		sb_command(b->connections[i].conn, sql);
+	}
+}
+
+void
+sb_run_mixed(bench *b)
+{
+	sb_rows rows = read_rows(b);
+	inserter s = open_inserter(b, &rows, 1);
+	beside w = {.b = b, .s = &s};
+	double ratios[MAX_ROUNDS];
+	uint32_t clients = b->o.clients.values[0];
+
+	if (b->o.rounds == 0 || b->o.rounds > MAX_ROUNDS)
+		bench_die("--rounds", "between 1 and 100 expected");
+	if (clients > BENCH_MAX_CLIENTS)
+		bench_die("--clients", "at most 64");
+	b->query = bench_read_matrix(b->o.query);
+	for (b->n_connections = 0; b->n_connections < clients; b->n_connections++)
+		sb_prepare(b, &b->connections[b->n_connections]);
+	set_list(b);
+	bench_run_clients(clients, b->query.n, 2, sb_ask, b); /* warm-up */
+	printf("| round | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms "
+		   "beside | ratio of p50 | rows/s inserted |\n"
+		   "|---:|---:|---:|---:|---:|---:|---:|\n");
+	for (uint32_t i = 0; i < b->o.rounds; i++)
+	{
+		bench_speed alone, with;
+
+		if (b->o.index != NULL && b->navis)
+			await_linked(s.conn, b->o.index);
+		alone = bench_run_clients(clients, b->query.n, b->o.passes, sb_ask, b);
+		with = search_beside(b, &w);
+		ratios[i] = with.p50_ms / alone.p50_ms;
+		printf("| %u | %.3f | %.3f | %.3f | %.3f | %.3f | %.0f |\n", i + 1,
+			   alone.p50_ms, alone.p99_ms, with.p50_ms, with.p99_ms, ratios[i],
+			   w.rate);
+		fflush(stdout);
+	}
+	printf("| median | | | | | %.3f | |\n",
+		   bench_percentiles(ratios, b->o.rounds).p50_ms);
+	close_inserter(&s);
+	free(rows.words);
+}
