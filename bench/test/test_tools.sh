@@ -126,5 +126,20 @@ refuses "more batches than rows" "fewer rows" "${bench[@]}" "${batches[@]}" \
 	--num-batches 3 --insert-only
 rm -rf idx_shadow
 
+
+# Other layouts, counted: a packed record is a page, a list is far less.
+check "layouts" "$bin/navis_layout" -i idx -q query.fbin --insert-data data.fbin \
+	--rows 200 --search-L 100 --cache-shares 5,50 --json run.json
+says "it says that it counts" "^Counted, not measured"
+pages() { sed -n "s/.*\"layout\": \"$1\", \"operation\": \"$2\".*\"pages\": \([0-9.]*\).*/\1/p" run.json | tail -n 1; }
+for operation in search seek; do
+	holds "placement saves pages ($operation)" \
+		"$(pages 'variable, placed' $operation) < $(pages 'variable, random' $operation)"
+	holds "longer slots, more pages ($operation)" \
+		"$(pages 'fixed, placed' $operation) >= $(pages 'variable, placed' $operation)"
+done
+fingerprint | cmp -s - before
+ok $? "counting leaves the index as it was"
+
 echo "1..$n"
 exit $failed
