@@ -4,11 +4,11 @@
 # Debian.  Ends with "N passed, N failed".
 #
 #   bash test/all.sh              everything
-#   bash test/all.sh unit         one or more of: unit regress isolation tap
+#   bash test/all.sh unit         one or more of: unit bench regress isolation tap
 
 . "$(dirname "$0")/lib.sh"
 
-parts=${*:-unit regress isolation tap}
+parts=${*:-unit bench regress isolation tap}
 passed=0 failed=0
 
 need_tests
@@ -48,6 +48,18 @@ run_unit() {
 		tally "$dir/unit-$variant.log" '^\[ +OK \]' '^\[ +FAILED +\] [A-Za-z0-9_]+$'
 		check_step $status $before "unit tests ($variant)"
 	done
+}
+
+run_bench() {
+	local before=$failed status=0
+	say "== tests of the benchmark tools"
+	as_server make -C "$dir/src/bench" -s -j"$(nproc)" check-build \
+		>"$dir/bench.log" 2>&1 || cat "$dir/bench.log" >&2
+	as_server make -C "$dir/src/bench" -s -k check >"$dir/bench.log" 2>&1 ||
+		status=$?
+	[ $status = 0 ] || grep -vE '^\[ +(RUN|OK) ' "$dir/bench.log" >&2
+	tally "$dir/bench.log" '^\[ +OK \]|^ok ' '^\[ +FAILED +\] [A-Za-z0-9_]+$|^not ok '
+	check_step $status $before "tests of the benchmark tools"
 }
 
 run_regress() {
@@ -96,6 +108,7 @@ build_in "$dir" COPT=-Werror
 for part in $parts; do
 	case $part in
 		unit) run_unit ;;
+		bench) run_bench ;;
 		regress | isolation)
 			# Fast builds; nothing that holds a VACUUM back now and then.
 			[ -d "$dir/data" ] || start_server "$dir" "fsync = off" \

@@ -53,7 +53,8 @@ need_server() {
 
 need_tests() {
 	need_server
-	install_packages libcmocka-dev libipc-run-perl libtest-simple-perl
+	install_packages libcmocka-dev libipc-run-perl libtest-simple-perl \
+		pkg-config libhdf5-dev
 }
 
 # The user that runs servers: ourselves, or when we are root NAVIS_SERVER_USER,

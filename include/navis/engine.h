@@ -57,6 +57,8 @@ typedef struct nv_config
 	uint32_t insert_threads;       /* 0 .. 32; 0: rows stay unlinked */
 	uint32_t insert_list_size;     /* |E_pos| */
 	double casr_percentile_insert; /* 1 .. 100 */
+	bool cache_plain_lru;          /* one LRU list (benchmark) */
+	bool entrance_static;          /* no promotion (benchmark) */
 } nv_config;
 
 typedef struct nv_engine nv_engine;

@@ -113,6 +113,9 @@ typedef struct nv_req_search
 
 #define NV_SEARCH_LOAD_ALL 1    /* no CASR: rerank everything (benchmark) */
 #define NV_SEARCH_FROM_MEDOID 2 /* no entrance graph (benchmark) */
+#define NV_SEARCH_STAGES 4      /* rerank in fixed stages (benchmark) */
+#define NV_SEARCH_SINGLE_LISTS                                                 \
+	8 /* of a page only the list asked for (benchmark) */
 
 /*
  * NEXT: the next k hits of a cursor, never one already given, each not nearer

@@ -20,6 +20,36 @@ nv_casr_start(nv_casr *c, uint32_t k, uint32_t window, uint32_t explored,
 	c->heap = heap;
 }
 
+void
+nv_casr_use_stages(nv_casr *c)
+{
+	nv_assert(c->loaded == 0);
+	if (c->window == NV_CASR_ALL)
+		return;
+	c->stage = NV_MAX((c->window + 1) / 2, 1);
+	c->stage_end = 0;
+}
+
+/* The end of the next stage; that of the last one when it was the last. */
+static uint64_t
+next_stage(nv_casr *c)
+{
+	if (c->loaded < c->stage_end)
+		return c->stage_end;
+	if (c->stage_end == 0)
+		c->stage_end = NV_MIN((uint64_t) c->k + c->stage, c->explored);
+	else
+	{
+		/* The stage that ended began one stage before. */
+		c->unchanged =
+			c->last_change + c->stage > c->stage_end ? 0 : c->unchanged + 1;
+		if (c->unchanged < 2)
+			c->stage_end =
+				NV_MIN((uint64_t) c->stage_end + c->stage, c->explored);
+	}
+	return c->stage_end;
+}
+
 /*
  * The first K loads always change the top K, so that the loads known to be
  * needed are last change + w, and K + w before anything is loaded.
@@ -29,7 +59,9 @@ nv_casr_want(nv_casr *c)
 {
 	uint64_t needed = c->explored;
 
-	if (c->window != NV_CASR_ALL)
+	if (c->stage != 0)
+		needed = next_stage(c);
+	else if (c->window != NV_CASR_ALL)
 		needed = (uint64_t) NV_MAX(c->last_change, c->k) + c->window;
 	needed = NV_MIN(needed, c->explored);
 	if (needed <= c->loaded)

@@ -28,6 +28,9 @@ typedef struct nv_casr
 {
 	uint32_t k;
 	uint32_t window;      /* w, or NV_CASR_ALL */
+	uint32_t stage;       /* ablation: loads a stage; 0: windows */
+	uint32_t stage_end;   /* loads at the end of the stage under way */
+	uint32_t unchanged;   /* stages in a row that changed nothing */
 	uint32_t explored;    /* candidates there are */
 	uint32_t loaded;      /* exact distances given so far */
 	uint32_t last_change; /* number of loads at the last change of the top K */
@@ -41,6 +44,16 @@ typedef struct nv_casr
 /* heap: room for k doubles. */
 extern void nv_casr_start(nv_casr *c, uint32_t k, uint32_t window,
 						  uint32_t explored, double *heap);
+
+/*
+ * Ablation, right after nv_casr_start: fixed stages instead of a window that
+ * begins anew with every change.  After K loads and one stage, stages of
+ * ceil(w / 2) loads follow until two in a row have changed nothing, so that it
+ * never stops before the window would have.  Without a window: no effect.
+ *
+ * Source: navis-system.txt, CASR, "the paper's version".
+ */
+extern void nv_casr_use_stages(nv_casr *c);
 
 /*
  * How many of the candidates after the first c->loaded must be loaded now

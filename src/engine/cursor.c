@@ -209,6 +209,8 @@ nv_cursor_round(nv_cursor *c, uint8_t *buffer, nv_error *err)
 			.window = c->window,
 			.exclude = NV_NO_VERTEX,
 			.from_medoid = (c->ask.flags & NV_SEARCH_FROM_MEDOID) != 0,
+			.single_lists = (c->ask.flags & NV_SEARCH_SINGLE_LISTS) != 0,
+			.stages = (c->ask.flags & NV_SEARCH_STAGES) != 0,
 			.user = NV_CACHE_SEARCH,
 		};
 		nv_status status;

@@ -381,6 +381,7 @@ make_cache(nv_engine *engine, nv_error *err)
 		.window = engine->config.cache_window,
 		.promote = engine->config.cache_promote,
 		.promote_search = engine->config.cache_promote_search,
+		.plain_lru = engine->config.cache_plain_lru,
 	};
 
 	return nv_cache_create(&params, &engine->cache, err);

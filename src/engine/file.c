@@ -22,6 +22,7 @@
 #define ZERO_CHUNK ((size_t) 256 * 1024)
 
 static atomic_bool fsync_on = true;
+static atomic_bool read_only;
 static atomic_ullong last_serial;
 static const nv_disk *disk; /* NULL: the real one */
 
@@ -258,14 +259,23 @@ file_free(nv_file *file)
 	free(file);
 }
 
+void
+nv_io_set_readonly(bool on)
+{
+	atomic_store(&read_only, on);
+}
+
 nv_status
 nv_file_open(const char *path, int flags, nv_file **file, nv_error *err)
 {
-	int mode = flags & NV_FILE_READONLY ? O_RDONLY : O_RDWR;
+	int mode;
 	nv_file *f;
 	nv_status status;
 
 	*file = NULL;
+	if (atomic_load(&read_only))
+		flags |= NV_FILE_READONLY;
+	mode = flags & NV_FILE_READONLY ? O_RDONLY : O_RDWR;
 	if ((flags & NV_FILE_CREATE) != 0 && (flags & NV_FILE_READONLY) != 0)
 		return nv_fail(err, NV_EINVAL, 0,
 					   "cannot create \"%s\" for reading only",

@@ -172,7 +172,8 @@ promote(nv_index *index, nv_linker *l, uint32_t vertex)
 	double target = (double) body->params.entrance_ratio *
 					(double) (vertices - NV_MIN(dead, vertices));
 
-	if ((double) nv_entrance_live(body->entrance) >= target ||
+	if (index->engine->config.entrance_static ||
+		(double) nv_entrance_live(body->entrance) >= target ||
 		nv_link_promote(l, vertex, NULL) != NV_OK)
 		return;
 	/* Deleted at the same time: whoever comes last drops the member. */

@@ -64,6 +64,12 @@ extern nv_status nv_file_reserve(nv_file *file, uint64_t size, nv_error *err);
 /* Syncs a directory, so that names created or removed in it are durable. */
 extern nv_status nv_dir_sync(const char *path, nv_error *err);
 
+/*
+ * Files are opened for reading only from now on, whatever is asked for; writing
+ * and creating then fail.  For programs that must not change what they open.
+ */
+extern void nv_io_set_readonly(bool on);
+
 /* "fsync = off" of the server. */
 extern void nv_io_set_fsync(bool on);
 

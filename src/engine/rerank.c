@@ -147,6 +147,8 @@ nv_rerank_begin(nv_rerank *r, const nv_rerank_query *q)
 	r->batch_reads = r->complete = false;
 	choose_places(r, view->store);
 	nv_casr_start(&r->casr, k, q->window, (uint32_t) r->n_order, r->heap);
+	if (q->stages)
+		nv_casr_use_stages(&r->casr);
 	return true;
 }
 

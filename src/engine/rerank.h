@@ -50,6 +50,7 @@ typedef struct nv_rerank_query
 	const float *graph_query; /* in graph space, for view->rows */
 	const float *mapped;      /* position seeking: the row in graph space */
 	uint32_t k, window, exclude;
+	bool stages;     /* ablation: nv_casr_use_stages */
 	uint8_t *buffer; /* NV_SEARCH_VECTOR_BUFFER bytes */
 	uint32_t first_tag;
 	nv_search_stats *stats;

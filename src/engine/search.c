@@ -648,6 +648,7 @@ rerank_query(nv_search *s)
 		.k = s->options.k,
 		.window = s->options.window,
 		.exclude = s->options.exclude,
+		.stages = s->options.stages,
 		.buffer = s->buffer + (size_t) NV_MAX_BEAM * NV_PAGE,
 		.first_tag = NV_MAX_BEAM,
 		.stats = &s->stats,

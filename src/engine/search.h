@@ -57,6 +57,7 @@ typedef struct nv_search_options
 	uint32_t exclude;  /* vertex never loaded or reported, or NV_NO_VERTEX */
 	bool from_medoid;  /* no entrance graph */
 	bool single_lists; /* ablation: explore only the list asked for */
+	bool stages;       /* ablation: rerank in fixed stages */
 	/*
 	 * Position seeking: the query is a row that is to be linked.  It is mapped
 	 * as rows are, distances are squared ones of graph space (also those of

@@ -20,6 +20,7 @@ typedef struct trace
 {
 	const double *distances;
 	uint32_t explored, k, window;
+	bool stages;
 } trace;
 
 /* Drives a rerank to its end; sizes[] receives the batches. */
@@ -30,6 +31,8 @@ run(const trace *t, double *heap, uint32_t *sizes)
 	uint32_t want;
 
 	nv_casr_start(&c, t->k, t->window, t->explored, heap);
+	if (t->stages)
+		nv_casr_use_stages(&c);
 	while ((want = nv_casr_want(&c)) > 0)
 	{
 		if (sizes != NULL)
@@ -57,7 +60,7 @@ static void
 check_trace(uint32_t window, const uint32_t *sizes, uint32_t batches,
 			uint32_t loads)
 {
-	trace t = {by_hand, NV_LENGTH(by_hand), 2, window};
+	trace t = {by_hand, NV_LENGTH(by_hand), 2, window, false};
 	uint32_t found[MAX_EXPLORED];
 	double heap[2];
 	nv_casr c = run(&t, heap, found);
@@ -65,6 +68,56 @@ check_trace(uint32_t window, const uint32_t *sizes, uint32_t batches,
 	assert_int_equal(c.loaded, loads);
 	assert_int_equal(c.batches, batches);
 	assert_memory_equal(found, sizes, batches * sizeof(*sizes));
+}
+
+static void
+check_stages(uint32_t window, const uint32_t *sizes, uint32_t batches)
+{
+	trace t = {by_hand, NV_LENGTH(by_hand), 2, window, true};
+	uint32_t found[MAX_EXPLORED];
+	double heap[2];
+	nv_casr c = run(&t, heap, found);
+
+	assert_int_equal(c.batches, batches);
+	assert_memory_equal(found, sizes, batches * sizeof(*sizes));
+}
+
+/* Stages of ceil(w / 2), until two in a row changed nothing. */
+static void
+test_stages_by_hand(void **state)
+{
+	/* 1-3 unchanged, 4 changes, 5 and 6 do not. */
+	check_stages(1, (const uint32_t[]){3, 1, 1, 1}, 4);
+	check_stages(2, (const uint32_t[]){3, 1, 1, 1}, 4);
+	/* 1-4 changed, 5-6 and 7-8 not. */
+	check_stages(3, (const uint32_t[]){4, 2, 2}, 3);
+	check_stages(4, (const uint32_t[]){4, 2, 2}, 3);
+	/* 1-5 changed, 6-8 not, 9-11 changed: to the end. */
+	check_stages(5, (const uint32_t[]){5, 3, 3, 1}, 4);
+	check_stages(NV_CASR_ALL, (const uint32_t[]){12}, 1);
+}
+
+/* With stages at least what the window loads is loaded, on any trace. */
+static void
+test_stages_are_as_safe(void **state)
+{
+	uint64_t random = nv_random_seed(77);
+
+	for (int round = 0; round < 2000; round++)
+	{
+		double distances[MAX_EXPLORED], heap[MAX_K];
+		trace t = {.distances = distances};
+		uint32_t loads;
+
+		t.explored = 1 + (uint32_t) nv_random_below(&random, MAX_EXPLORED);
+		t.k = 1 + (uint32_t) nv_random_below(&random, MAX_K);
+		t.window = 1 + (uint32_t) nv_random_below(&random, 30);
+		for (uint32_t i = 0; i < t.explored; i++)
+			distances[i] = (double) nv_random_below(&random, 50 + 10 * i);
+		loads = run(&t, heap, NULL).loaded;
+		t.stages = true;
+		assert_true(run(&t, heap, NULL).loaded >= loads);
+	}
 }
 
 static void
@@ -91,7 +144,7 @@ test_by_hand(void **state)
 static void
 test_smallest_window_by_hand(void **state)
 {
-	trace t = {by_hand, NV_LENGTH(by_hand), 2, NV_CASR_ALL};
+	trace t = {by_hand, NV_LENGTH(by_hand), 2, NV_CASR_ALL, false};
 	double heap[2];
 	nv_casr c = run(&t, heap, NULL);
 
@@ -103,15 +156,15 @@ test_smallest_window_by_hand(void **state)
 	c = run(&t, heap, NULL);
 	assert_int_equal(nv_casr_smallest_window(&c), 2);
 	/* In order already: changes at 1 and 2 only. */
-	t = (trace){(const double[]){1, 2, 3, 4, 5}, 5, 2, NV_CASR_ALL};
+	t = (trace){(const double[]){1, 2, 3, 4, 5}, 5, 2, NV_CASR_ALL, false};
 	c = run(&t, heap, NULL);
 	assert_int_equal(nv_casr_smallest_window(&c), 1);
 	/* K = 1, changes at 1 and 5. */
-	t = (trace){(const double[]){5, 6, 7, 8, 4}, 5, 1, NV_CASR_ALL};
+	t = (trace){(const double[]){5, 6, 7, 8, 4}, 5, 1, NV_CASR_ALL, false};
 	c = run(&t, heap, NULL);
 	assert_int_equal(nv_casr_smallest_window(&c), 4);
 	/* Ties with the worst of the top change nothing. */
-	t = (trace){(const double[]){5, 5, 5, 5}, 4, 1, NV_CASR_ALL};
+	t = (trace){(const double[]){5, 5, 5, 5}, 4, 1, NV_CASR_ALL, false};
 	c = run(&t, heap, NULL);
 	assert_int_equal(nv_casr_smallest_window(&c), 1);
 	assert_int_equal(c.last_change, 1);
@@ -120,7 +173,7 @@ test_smallest_window_by_hand(void **state)
 static void
 test_few_candidates(void **state)
 {
-	trace t = {(const double[]){2, 1, 3}, 3, 10, 4};
+	trace t = {(const double[]){2, 1, 3}, 3, 10, 4, false};
 	double heap[10];
 	nv_casr c = run(&t, heap, NULL);
 
@@ -138,7 +191,8 @@ test_few_candidates(void **state)
 static void
 test_nan(void **state)
 {
-	trace t = {(const double[]){NAN, NAN, 3, 1, NAN, 2}, 6, 2, NV_CASR_ALL};
+	trace t = {(const double[]){NAN, NAN, 3, 1, NAN, 2}, 6, 2, NV_CASR_ALL,
+			   false};
 	double heap[2];
 	nv_casr c = run(&t, heap, NULL);
 
@@ -190,7 +244,7 @@ test_against_rule(void **state)
 	for (int round = 0; round < 3000; round++)
 	{
 		double distances[MAX_EXPLORED], heap[MAX_K], all[MAX_K], top[MAX_K];
-		trace t = {distances, 0, 0, 0};
+		trace t = {distances, 0, 0, 0, false};
 		nv_casr full, c;
 		uint32_t smallest, n;
 
@@ -509,6 +563,8 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_by_hand),
+		cmocka_unit_test(test_stages_by_hand),
+		cmocka_unit_test(test_stages_are_as_safe),
 		cmocka_unit_test(test_smallest_window_by_hand),
 		cmocka_unit_test(test_few_candidates),
 		cmocka_unit_test(test_nan),

@@ -1,0 +1,96 @@
+/*
+ * options.c
+ *		Command lines of the navis_* tools; see options.h.
+ */
+#include "options.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void
+bench_check(nv_status status, const nv_error *err)
+{
+	if (status != NV_OK)
+		bench_die(nv_status_name(status), err->detail);
+}
+
+uint64_t
+bench_parse_count(const char *option, const char *text, uint64_t low,
+				  uint64_t high)
+{
+	char *end, expected[96];
+	unsigned long long value;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (end == text || *end != '\0' || text[0] == '-' || errno != 0 ||
+		value < low || value > high)
+	{
+		snprintf(expected, sizeof(expected),
+				 "\"%.20s\": a number from %llu to %llu expected", text,
+				 (unsigned long long) low, (unsigned long long) high);
+		bench_die(option, expected);
+	}
+	return value;
+}
+
+double
+bench_parse_real(const char *option, const char *text, double low, double high)
+{
+	char *end, expected[96];
+	double value = strtod(text, &end);
+
+	if (end == text || *end != '\0' || !(value >= low && value <= high))
+	{
+		snprintf(expected, sizeof(expected),
+				 "\"%.20s\": a number from %g to %g expected", text, low, high);
+		bench_die(option, expected);
+	}
+	return value;
+}
+
+nv_metric
+bench_parse_metric(const char *text)
+{
+	if (strcmp(text, "l2") == 0)
+		return NV_METRIC_L2;
+	if (strcmp(text, "ip") == 0)
+		return NV_METRIC_IP;
+	if (strcmp(text, "cosine") != 0)
+		bench_die("-m", "l2, ip or cosine expected");
+	return NV_METRIC_COSINE;
+}
+
+bench_element
+bench_parse_type(const char *text)
+{
+	bench_element element;
+
+	if (!bench_parse_element(text, &element) || element == BENCH_UINT32)
+		bench_die("-t", "float, int8 or uint8 expected");
+	return element;
+}
+
+uint32_t
+bench_processors(void)
+{
+	long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return n > 0 ? (uint32_t) n : 1;
+}
+
+uint64_t
+bench_default_budget(void)
+{
+	return (uint64_t) sysconf(_SC_PHYS_PAGES) / 4 * 3 *
+		   (uint64_t) sysconf(_SC_PAGESIZE);
+}
+
+void
+bench_require(const void *value, const char *option)
+{
+	if (value == NULL)
+		bench_die("usage", option);
+}

@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# The tools from end to end on small data: every workload runs, says what it
+# promises to say, and leaves the index as it was.  TAP output.
+#
+#	test_tools.sh DIRECTORY-OF-PROGRAMS
+
+set -uo pipefail
+
+bin=$(cd "$1" && pwd)
+dir=$(mktemp -d "${TMPDIR:-/tmp}/navis-tools-XXXXXX")
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+n=0 failed=0
+
+ok() { # STATUS NAME
+	n=$((n + 1))
+	if [ "$1" = 0 ]; then
+		echo "ok $n - $2"
+	else
+		echo "not ok $n - $2"
+		failed=1
+		sed 's/^/# /' out 2>/dev/null
+	fi
+}
+
+# check NAME COMMAND...: it must succeed; its output is in `out`.
+check() {
+	local name=$1
+	shift
+	"$@" >out 2>&1
+	ok $? "$name"
+}
+
+# says NAME REGEX
+says() { grep -qE "$2" out; ok $? "$1"; }
+
+# refuses NAME REGEX COMMAND...: it must fail, and say why.
+refuses() {
+	local name=$1 regex=$2
+	shift 2
+	if "$@" >out 2>&1; then ok 1 "$name"; else
+		grep -qE "$regex" out
+		ok $? "$name"
+	fi
+}
+
+# number KIND NAME: of the last such line of JSON.
+number() {
+	grep "\"kind\": \"$1\"" run.json | tail -n 1 |
+		sed -n "s/.*\"$2\": \([0-9.eE+-]*\).*/\1/p"
+}
+
+# holds NAME AWK-CONDITION
+holds() { awk "BEGIN { exit !($2) }"; ok $? "$1"; }
+
+fingerprint() { find idx -type f -exec md5sum {} + | sort -k 2; }
+
+check "generate rows" "$bin/navis_convert" generate data.fbin --count 4000 --dim 96
+check "generate queries" "$bin/navis_convert" generate query.fbin \
+	--count 50 --dim 96 --stream query
+check "a prefix" "$bin/navis_convert" subset data.fbin base.fbin --count 3000
+check "again by numbers" "$bin/navis_convert" generate tail.fbin \
+	--first 1000 --count 2000 --dim 96
+"$bin/navis_convert" subset data.fbin part.fbin --first 1000 --count 2000 >out
+cmp -s part.fbin tail.fbin
+ok $? "a row depends on its number only"
+check "another format" "$bin/navis_convert" subset base.fbin base.fvecs
+check "and back" "$bin/navis_convert" subset base.fvecs back.fbin
+cmp -s base.fbin back.fbin
+ok $? "formats lose nothing"
+check "truth of moving data" "$bin/navis_convert" batch-gt data.fbin query.fbin \
+	--index-npts 3000 --total-npts 4000 --batch 500 -o gt --delete-o gtd
+says "six files" "^6 files"
+cmp -s gt_0.bin gtd_0.bin
+ok $? "both workloads begin with the same truth"
+check "truth of a file" "$bin/navis_convert" gt base.fbin query.fbin -o whole.bin
+cmp -s gt_0.bin whole.bin
+ok $? "one block or many: the same truth"
+refuses "too small a budget" "need .* GB" "$bin/navis_convert" gt base.fbin \
+	query.fbin -o none.bin --mem-budget 0.0001
+head -c 5000 data.fbin >cut.fbin
+refuses "a file that was cut off" "has 5000 bytes, expected" \
+	"$bin/navis_convert" info cut.fbin
+refuses "a subset too large" "fewer rows" "$bin/navis_convert" subset \
+	base.fbin none.fbin --count 3001
+
+check "build" "$bin/navis_build" -d base.fbin -o idx -R 32 -L 60 \
+	--warmup-queries 100 --json run.json
+says "what was built" "rows 3000, vertices 3000"
+refuses "no second build there" "exists" "$bin/navis_build" -d base.fbin -o idx
+bench=("$bin/navis_bench" -i idx -q query.fbin --search-threads 2
+	--insert-threads 2 --cache-gb 0.01 --warmup-queries 100 --json run.json)
+fingerprint >before
+check "search only" "${bench[@]}" -g gt --num-batches 0 --warmup-passes 2 20 100
+says "two list sizes" "^L 100: .*recall"
+# 3,000 rows of 96 dimensions at list size 100: below this something is broken.
+holds "recall of the search" "$(number search recall) >= 0.95"
+fingerprint | cmp -s - before
+ok $? "a search leaves the index as it was"
+for switch in load-all fixed-stages from-medoid single-lists plain-lru; do
+	check "ablation $switch" "${bench[@]}" -g gt --num-batches 0 "--$switch" 100
+	holds "recall with it" "$(number search recall) >= 0.95"
+done
+
+batches=(--insert-data data.fbin --batch-size 500 --num-batches 2
+	--first-wait 0 --pause 0 --search-L 100)
+check "insertion beside searches" "${bench[@]}" "${batches[@]}" -g gt
+says "rate and latency" "^Batch 1 done in .* vectors/s, .* ms an insertion"
+says "a pass beside" "^\[ .*inserted [0-9]+ of 500, .* QPS"
+says "the run" "^--- Inserted: 1000 vectors"
+# Against the truth of the rows there are, new ones included.
+holds "recall after the batches" "$(number after recall) >= 0.95"
+holds "all rows are in the graph" "$(number batch vertices) == 4000"
+fingerprint | cmp -s - before
+ok $? "batches leave the index as it was"
+[ ! -e idx_shadow ]
+ok $? "the shadow is gone"
+check "insertion alone" "${bench[@]}" "${batches[@]}" --insert-only \
+	--static-entrance
+holds "no promotion with a static entrance" "$(number batch promotions) == 0"
+check "a sliding window" "${bench[@]}" "${batches[@]}" -g gtd --workload-change
+says "the run replaces" "^--- Replaced: 1000 vectors"
+holds "recall in the window" "$(number after recall) >= 0.95"
+holds "as many are deleted" "$(number batch deleted) == 1000"
+refuses "more batches than rows" "fewer rows" "${bench[@]}" "${batches[@]}" \
+	--num-batches 3 --insert-only
+rm -rf idx_shadow
+
+
+# Other layouts, counted: a packed record is a page, a list is far less.
+check "layouts" "$bin/navis_layout" -i idx -q query.fbin --insert-data data.fbin \
+	--rows 200 --search-L 100 --cache-shares 5,50 --json run.json
+says "it says that it counts" "^Counted, not measured"
+pages() { sed -n "s/.*\"layout\": \"$1\", \"operation\": \"$2\".*\"pages\": \([0-9.]*\).*/\1/p" run.json | tail -n 1; }
+for operation in search seek; do
+	holds "placement saves pages ($operation)" \
+		"$(pages 'variable, placed' $operation) < $(pages 'variable, random' $operation)"
+	holds "longer slots, more pages ($operation)" \
+		"$(pages 'fixed, placed' $operation) >= $(pages 'variable, placed' $operation)"
+done
+fingerprint | cmp -s - before
+ok $? "counting leaves the index as it was"
+
+echo "1..$n"
+exit $failed
