@@ -20,7 +20,8 @@
 #include "engine_internal.h"
 
 #define MARKER "navis.sidecar"
-#define OPENING "opening"
+#define TRYING "trying"   /* it is being opened */
+#define OPENING "opening" /* again, after it was left in the state before */
 #define LOCK_FILE "navis.lock"
 
 void
@@ -174,20 +175,32 @@ nv_sidecar_quarantined(const char *dir)
 	return nv_path_exists(path);
 }
 
+/*
+ * A server that goes down says nothing about the sidecar that was being opened
+ * just then.  So the first attempt that did not end is repeated; the second one
+ * was the sidecar's fault.  That an attempt ended well is made durable.
+ */
 nv_status
 nv_sidecar_mark_opening(const char *dir, bool on, nv_error *err)
 {
-	char path[NV_PATH + 32];
+	char first[NV_PATH + 32], second[NV_PATH + 32];
 	nv_file *file;
 	nv_status status;
 
-	snprintf(path, sizeof(path), "%s/" OPENING, dir);
+	snprintf(first, sizeof(first), "%s/" TRYING, dir);
+	snprintf(second, sizeof(second), "%s/" OPENING, dir);
 	if (!on)
-		return nv_path_remove(path, err);
-	status = nv_file_open(path, NV_FILE_CREATE | NV_FILE_BUFFERED, &file, err);
+	{
+		status = nv_path_remove(first, err);
+		if (status == NV_OK)
+			status = nv_path_remove(second, err);
+		return status == NV_OK ? nv_dir_sync(dir, err) : status;
+	}
+	status = nv_file_open(nv_path_exists(first) ? second : first,
+						  NV_FILE_CREATE | NV_FILE_BUFFERED, &file, err);
 	if (status == NV_OK)
 		nv_file_close(file);
-	return status == NV_EEXIST ? NV_OK : status;
+	return status;
 }
 
 nv_status
