@@ -228,22 +228,19 @@ row_failed(nv_index *index, nv_body *body, const nv_error *err)
 			   index->params.index_oid, index->key.database, err->detail);
 }
 
-/* False: this index has nothing to do for now. */
-static bool
-link_next(inserter *t, nv_index *index)
+bool
+nv_insert_next(nv_linker *l, nv_index *index, float *row)
 {
-	nv_linker *l = &t->linker;
 	nv_journal_entry entry;
 	nv_error err = {0};
 	nv_status status;
 	bool later = false;
 
-	if (!nv_pending_take(index->pending, &entry, t->row))
+	if (!nv_pending_take(index->pending, &entry, row))
 		return false;
 	nv_equal_claim(l->body->equal, entry.hash);
-	status = link_claimed(index, l, &entry, t->row, &later, &err);
+	status = link_claimed(index, l, &entry, row, &later, &err);
 	nv_equal_release(l->body->equal, entry.hash);
-	t->worked_ns = nv_now_ns();
 	if (status == NV_OK && !later)
 		return true;
 	nv_pending_give_back(index->pending, &entry);
@@ -345,8 +342,13 @@ work(inserter *t, nv_index *index, nv_body *body)
 	}
 	t->linker.counters = &index->inserted;
 	for (int i = 0; i < BATCH && !atomic_load(&t->engine->stopping); i++)
-		if (!link_next(t, index))
+	{
+		bool more = nv_insert_next(&t->linker, index, t->row);
+
+		t->worked_ns = nv_now_ns();
+		if (!more)
 			break;
+	}
 }
 
 /* --- The loop --- */

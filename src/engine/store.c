@@ -535,4 +535,5 @@ nv_store_get_stats(nv_store *store, nv_store_stats *stats)
 	stats->memory_other = other_memory(store);
 	stats->rmw_pages = atomic_load(&store->rmw.count);
 	stats->dirty = atomic_load(&store->dirty);
+	stats->failed = atomic_load(&store->failed);
 }
