@@ -10,9 +10,7 @@
  *
  * Source: design.md sections 3 (vertex), 4, 6; algorithms.md section 2.
  */
-#include <errno.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "engine_internal.h"
 
@@ -587,11 +585,10 @@ make_store(run *r, nv_error *err)
 	r->generation = b->index->next_generation++;
 	pthread_mutex_unlock(&b->index->lock);
 	nv_sidecar_generation_dir(r->engine, &b->index->key, r->generation, r->dir);
-	(void) nv_remove_tree(r->dir, NULL); /* of a build that was killed */
-	if (mkdir(r->dir, 0700) != 0)
-		return nv_fail(err, errno == ENOSPC ? NV_ENOSPC : NV_EIO, errno,
-					   "could not create directory \"%s\": %s", r->dir,
-					   strerror(errno));
+	status =
+		nv_sidecar_create_graph(r->engine, &b->index->key, r->generation, err);
+	if (status != NV_OK)
+		return status;
 	return nv_store_create(r->dir, &params, r->engine->cache, &r->store, err);
 }
 

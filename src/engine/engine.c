@@ -280,7 +280,8 @@ list_indexes(nv_engine *engine, nv_index ***out)
 /*
  * A changed index is published when its time is over, or when lists that only
  * the last checkpoint needs, or rows that are in none, have become many
- * (design, "Checkpoint protocol" 10).
+ * (design, "Checkpoint protocol" 10).  One whose store has failed, wherever it
+ * was noticed, refuses its checkpoint and is then opened again.
  */
 static bool
 checkpoint_due(nv_index *index, bool now)
@@ -295,6 +296,11 @@ checkpoint_due(nv_index *index, bool now)
 	if (body == NULL)
 		return false;
 	nv_store_get_stats(body->store, &stats);
+	if (stats.failed)
+	{
+		nv_body_put(body);
+		return true;
+	}
 	unsaved = atomic_load(&body->unsaved);
 	rows = atomic_load(&body->n_vertices);
 	due = now || nv_now_ns() - atomic_load(&index->checkpointed_ns) > timeout ||
@@ -305,8 +311,8 @@ checkpoint_due(nv_index *index, bool now)
 	return due && stats.dirty;
 }
 
-static void
-checkpoint_changed(nv_engine *engine, bool now)
+void
+nv_checkpoint_changed(nv_engine *engine, bool now)
 {
 	nv_index **list;
 	uint32_t n = list_indexes(engine, &list);
@@ -332,7 +338,7 @@ housekeeper_main(void *arg)
 	{
 		struct timespec until;
 
-		checkpoint_changed(engine, false);
+		nv_checkpoint_changed(engine, false);
 		nv_cursors_expire(engine);
 		nv_builds_expire(engine);
 		clock_gettime(CLOCK_REALTIME, &until);
@@ -474,11 +480,10 @@ await_searchers(nv_engine *engine, nv_error *err)
 }
 
 nv_status
-nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
-				nv_error *err)
+nv_engine_create(const nv_config *config, const nv_port *port, nv_engine **out,
+				 nv_error *err)
 {
 	nv_engine *engine;
-	sigset_t all, old;
 	nv_status status = check_config(config, err);
 
 	if (status != NV_OK)
@@ -498,13 +503,31 @@ nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
 		nv_alloc_array(config->max_cursors, sizeof(*engine->cursors));
 	nv_io_set_fsync(config->fsync);
 	nv_blas_prepare();
-	raise_descriptor_limit();
 	status = engine->searchers != NULL && engine->cursors != NULL &&
 					 engine->inserters != NULL
-				 ? nv_lock_directory(config->directory, &engine->lock_fd, err)
+				 ? make_cache(engine, err)
 				 : nv_fail(err, NV_ENOMEM, 0, "no memory for the engine");
-	if (status == NV_OK)
-		status = make_cache(engine, err);
+	if (status != NV_OK)
+	{
+		nv_engine_stop(engine, false, 0);
+		return status;
+	}
+	*out = engine;
+	return NV_OK;
+}
+
+nv_status
+nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
+				nv_error *err)
+{
+	nv_engine *engine;
+	sigset_t all, old;
+	nv_status status = nv_engine_create(config, port, &engine, err);
+
+	if (status != NV_OK)
+		return status;
+	raise_descriptor_limit();
+	status = nv_lock_directory(config->directory, &engine->lock_fd, err);
 	if (status == NV_OK)
 	{
 		/* Signals belong to whoever started us; threads inherit the mask. */
@@ -587,7 +610,7 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 	cancel_builds(engine);
 	nv_builds_expire(engine);
 	if (checkpoint && nv_now_ns() < deadline)
-		checkpoint_changed(engine, true);
+		nv_checkpoint_changed(engine, true);
 	close_indexes(engine);
 	nv_cache_free(engine->cache);
 	free(engine->searchers);

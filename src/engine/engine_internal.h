@@ -21,6 +21,7 @@
 #include "navis/engine.h"
 #include "navis/hash.h"
 #include "equal.h"
+#include "io.h"
 #include "numbers.h"
 #include "pending.h"
 #include "search.h"
@@ -340,6 +341,10 @@ extern void nv_sidecar_generation_dir(const nv_engine *engine,
 extern nv_status nv_sidecar_create(const nv_engine *engine, const nv_key *key,
 								   const nv_index_params *params,
 								   nv_error *err);
+/* An empty directory for a graph, in place of what may be there. */
+extern nv_status nv_sidecar_create_graph(const nv_engine *engine,
+										 const nv_key *key,
+										 uint32_t generation, nv_error *err);
 /* Generations on disk, highest first; returns their number (at most max). */
 extern uint32_t nv_sidecar_generations(const nv_engine *engine,
 									   const nv_key *key, uint32_t *out,
@@ -347,8 +352,7 @@ extern uint32_t nv_sidecar_generations(const nv_engine *engine,
 /* Removes the sidecar whole, whatever is in it. */
 extern nv_status nv_sidecar_remove(const nv_engine *engine, const nv_key *key,
 								   nv_error *err);
-extern nv_status nv_remove_tree(const char *path, nv_error *err);
-/* The marker that is left behind when opening crashes (quarantine). */
+/* The marker that is left behind when opening crashes twice (quarantine). */
 extern bool nv_sidecar_quarantined(const char *dir);
 extern nv_status nv_sidecar_mark_opening(const char *dir, bool on,
 										 nv_error *err);
@@ -377,12 +381,33 @@ extern nv_status nv_calibrate(nv_body *body, const nv_view *view, int bucket,
 /* --- insert.c --- */
 
 extern void *nv_inserter_main(void *arg);
+/*
+ * Links the next row that waits, on the caller's thread and with its linker,
+ * which is fit for the index's body; row: room for its vector.  False: there is
+ * nothing to do for now.
+ */
+struct nv_linker;
+extern bool nv_insert_next(struct nv_linker *linker, nv_index *index,
+						   float *row);
 /* A row may wait to be linked. */
 extern void nv_insert_wake(nv_engine *engine);
 /* Waits until no insert thread writes to the body, nor ever will. */
 extern void nv_insert_wait(nv_engine *engine, nv_body *body);
 
 /* --- engine.c --- */
+
+/*
+ * An engine without threads and without the directory's lock, whose functions
+ * the caller calls on its own thread; nv_engine_stop ends it.
+ */
+extern nv_status nv_engine_create(const nv_config *config, const nv_port *port,
+								  nv_engine **engine, nv_error *err);
+/*
+ * What the housekeeper does about checkpoints: those of changed indexes that
+ * are due, or all (now); an index whose store failed is let go, so that it is
+ * opened again at its last one.
+ */
+extern void nv_checkpoint_changed(nv_engine *engine, bool now);
 
 extern void nv_answer(nv_engine *engine, nv_request *request, nv_status status,
 					  const nv_error *err);

@@ -38,6 +38,12 @@ nv_io_set_disk(const nv_disk *other)
 	disk = other;
 }
 
+const nv_disk *
+nv_io_names(void)
+{
+	return disk != NULL && disk->change != NULL ? disk : NULL;
+}
+
 /* Errors */
 
 static nv_status

@@ -111,19 +111,22 @@ settle(nv_index *index, nv_body *body, const nv_journal_entry *entry,
 
 /* --- Equal vectors --- */
 
-/* The vertex holds exactly these bytes. */
-static bool
-same_bytes(nv_linker *l, uint32_t vertex, const float *row)
+/* *same: the vertex holds exactly these bytes. */
+static nv_status
+same_bytes(nv_linker *l, uint32_t vertex, const float *row, bool *same,
+		   nv_error *err)
 {
 	nv_store *store = l->body->store;
 	uint32_t bytes = nv_store_get_params(store)->vector_bytes;
 	uint64_t offset;
 	uint32_t len, skip;
+	nv_status status;
 
 	nv_store_vector_extent(store, vertex, &offset, &len, &skip);
-	return nv_file_read(nv_store_vector_file(store), l->record, len, offset,
-						NULL) == NV_OK &&
-		   memcmp(l->record + skip, row, bytes) == 0;
+	status =
+		nv_file_read(nv_store_vector_file(store), l->record, len, offset, err);
+	*same = status == NV_OK && memcmp(l->record + skip, row, bytes) == 0;
+	return status;
 }
 
 static nv_status
@@ -135,9 +138,16 @@ find_equal(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 		nv_equal_find(l->body->equal, l->body->store, hash, found, &n, err);
 
 	*vertex = NV_NO_VERTEX;
-	for (uint32_t i = 0; i < n && *vertex == NV_NO_VERTEX; i++)
-		if (same_bytes(l, found[i], row))
+	for (uint32_t i = 0; i < n && status == NV_OK && *vertex == NV_NO_VERTEX;
+		 i++)
+	{
+		bool same;
+
+		/* Unread it may be equal: no second vertex is made then. */
+		status = same_bytes(l, found[i], row, &same, err);
+		if (status == NV_OK && same)
 			*vertex = found[i];
+	}
 	return status;
 }
 
@@ -229,22 +239,19 @@ row_failed(nv_index *index, nv_body *body, const nv_error *err)
 			   index->params.index_oid, index->key.database, err->detail);
 }
 
-/* False: this index has nothing to do for now. */
-static bool
-link_next(inserter *t, nv_index *index)
+bool
+nv_insert_next(nv_linker *l, nv_index *index, float *row)
 {
-	nv_linker *l = &t->linker;
 	nv_journal_entry entry;
 	nv_error err = {0};
 	nv_status status;
 	bool later = false;
 
-	if (!nv_pending_take(index->pending, &entry, t->row))
+	if (!nv_pending_take(index->pending, &entry, row))
 		return false;
 	nv_equal_claim(l->body->equal, entry.hash);
-	status = link_claimed(index, l, &entry, t->row, &later, &err);
+	status = link_claimed(index, l, &entry, row, &later, &err);
 	nv_equal_release(l->body->equal, entry.hash);
-	t->worked_ns = nv_now_ns();
 	if (status == NV_OK && !later)
 		return true;
 	nv_pending_give_back(index->pending, &entry);
@@ -346,8 +353,13 @@ work(inserter *t, nv_index *index, nv_body *body)
 	}
 	t->linker.counters = &index->inserted;
 	for (int i = 0; i < BATCH && !atomic_load(&t->engine->stopping); i++)
-		if (!link_next(t, index))
+	{
+		bool more = nv_insert_next(&t->linker, index, t->row);
+
+		t->worked_ns = nv_now_ns();
+		if (!more)
 			break;
+	}
 }
 
 /* --- The loop --- */

@@ -70,6 +70,26 @@ extern nv_status nv_dir_sync(const char *path, nv_error *err);
  */
 extern void nv_io_set_readonly(bool on);
 
+/* --- Names (names.c) --- */
+
+/* Makes a directory.  NV_EEXIST: something is there. */
+extern nv_status nv_dir_make(const char *path, nv_error *err);
+/*
+ * Calls found(arg, name) for everything in a directory but "." and ".."; found
+ * changes nothing there.  NV_ENOENT: there is none.
+ */
+typedef void (*nv_name_fn)(void *arg, const char *name);
+extern nv_status nv_dir_list(const char *path, nv_name_fn found, void *arg,
+							 nv_error *err);
+extern bool nv_path_exists(const char *path);
+/* In one step; what was at the new place goes. */
+extern nv_status nv_path_rename(const char *from, const char *to,
+								nv_error *err);
+/* Removes a file; NV_OK also when there is none. */
+extern nv_status nv_path_remove(const char *path, nv_error *err);
+/* Removes a file or a directory with what is in it; NV_OK when there is none. */
+extern nv_status nv_remove_tree(const char *path, nv_error *err);
+
 /* "fsync = off" of the server. */
 extern void nv_io_set_fsync(bool on);
 

@@ -53,17 +53,35 @@ extern nv_status nv_file_new(const nv_file_ops *ops, void *arg,
 							 const char *path, int flags, nv_file **file,
 							 nv_error *err);
 
-/* Takes the place of the file system below nv_file_open and nv_dir_sync. */
+/*
+ * Takes the place of the file system below nv_file_open, nv_dir_sync and the
+ * names of io.h.  Where a disk leaves names to the real one, change is NULL.
+ */
+typedef enum nv_name_change
+{
+	NV_NAME_MAKE_DIR,
+	NV_NAME_RENAME,
+	NV_NAME_REMOVE /* a file or an empty directory */
+} nv_name_change;
+
 typedef struct nv_disk
 {
 	nv_status (*open)(void *arg, const char *path, int flags, nv_file **file,
 					  nv_error *err);
 	nv_status (*dir_sync)(void *arg, const char *path, nv_error *err);
 	void *arg;
+	/* 0 or -errno; to: of a rename */
+	int (*change)(void *arg, nv_name_change what, const char *path,
+				  const char *to);
+	/* 0 or -errno (ENOTDIR for a file); found may be NULL */
+	int (*list)(void *arg, const char *path, nv_name_fn found,
+				void *found_arg);
 } nv_disk;
 
 /* NULL: the real one.  Only while no other thread opens files. */
 extern void nv_io_set_disk(const nv_disk *disk);
+/* The disk that names are on, or NULL: the real one. */
+extern const nv_disk *nv_io_names(void);
 
 /*
  * Alignment that direct reads of fd really need, found by reading; 0 when they

@@ -30,7 +30,7 @@ open_generation(nv_index *index, uint32_t generation, nv_body **body,
 	nv_sidecar_generation_dir(engine, &index->key, generation, dir);
 	if (nv_sidecar_quarantined(dir))
 		return nv_fail(err, NV_ECORRUPT, 0,
-					   "an earlier attempt to open it ended in a crash");
+					   "two attempts to open it ended in a crash");
 	/* Without the marker (a full disk) opening goes on all the same. */
 	(void) nv_sidecar_mark_opening(dir, true, NULL);
 	status = nv_store_open(dir, &index->key, engine->cache, &store, err);

@@ -15,13 +15,13 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine_internal.h"
 
 #define MARKER "navis.sidecar"
-#define OPENING "opening"
+#define TRYING "trying"   /* it is being opened */
+#define OPENING "opening" /* again, after it was left in the state before */
 #define LOCK_FILE "navis.lock"
 
 void
@@ -46,14 +46,22 @@ nv_sidecar_generation_dir(const nv_engine *engine, const nv_key *key,
 	snprintf(path + len, NV_PATH - len, "/g%u", generation);
 }
 
+/* The directory of that name, which is there for good afterwards. */
 static nv_status
 make_dir(const char *path, nv_error *err)
 {
-	if (mkdir(path, 0700) == 0 || errno == EEXIST)
+	char parent[NV_PATH];
+	nv_status status = nv_dir_make(path, err);
+
+	if (status == NV_EEXIST)
 		return NV_OK;
-	return nv_fail(err, errno == ENOSPC ? NV_ENOSPC : NV_EIO, errno,
-				   "could not create directory \"%s\": %s", path,
-				   strerror(errno));
+	if (status != NV_OK)
+		return status;
+	snprintf(parent, sizeof(parent), "%s", path);
+	if (strrchr(parent, '/') == NULL || strrchr(parent, '/') == parent)
+		return NV_OK;
+	*strrchr(parent, '/') = '\0';
+	return nv_dir_sync(parent, err);
 }
 
 /* Writes the marker by rename, so that it is whole or not there. */
@@ -61,28 +69,32 @@ static nv_status
 write_marker(const char *dir, const nv_key *key, const nv_index_params *params,
 			 nv_error *err)
 {
-	char path[NV_PATH + 32], temp[NV_PATH + 40];
-	FILE *f;
-	bool ok;
+	char path[NV_PATH + 32], temp[NV_PATH + 40], text[256];
+	nv_file *file = NULL;
+	nv_status status;
+	int len;
 
 	snprintf(path, sizeof(path), "%s/" MARKER, dir);
 	snprintf(temp, sizeof(temp), "%s.tmp", path);
-	f = fopen(temp, "w");
-	if (f == NULL)
-		return nv_fail(err, errno == ENOSPC ? NV_ENOSPC : NV_EIO, errno,
-					   "could not create file \"%s\": %s", temp,
-					   strerror(errno));
-	fprintf(f, "navis sidecar 1\nsystem %" PRIu64 "\ndatabase %u\n",
-			key->system_id, key->database);
-	fprintf(f, "relfilenode %u\nindex %u\n", params->relfilenode,
-			params->index_oid);
-	ok = fflush(f) == 0 && (fsync(fileno(f)) == 0);
-	ok = (fclose(f) == 0) && ok && rename(temp, path) == 0;
-	if (!ok)
-		return nv_fail(err, errno == ENOSPC ? NV_ENOSPC : NV_EIO, errno,
-					   "could not write file \"%s\": %s", path,
-					   strerror(errno));
-	return nv_dir_sync(dir, err);
+	len = snprintf(text, sizeof(text),
+				   "navis sidecar 1\nsystem %" PRIu64 "\ndatabase %u\n"
+				   "relfilenode %u\nindex %u\n",
+				   key->system_id, key->database, params->relfilenode,
+				   params->index_oid);
+	nv_assert(len > 0 && (size_t) len < sizeof(text));
+	status = nv_path_remove(temp, err); /* left by a crash */
+	if (status == NV_OK)
+		status =
+			nv_file_open(temp, NV_FILE_CREATE | NV_FILE_BUFFERED, &file, err);
+	if (status != NV_OK)
+		return status;
+	status = nv_file_write(file, text, (size_t) len, 0, err);
+	if (status == NV_OK)
+		status = nv_file_sync(file, err);
+	nv_file_close(file);
+	if (status == NV_OK)
+		status = nv_path_rename(temp, path, err);
+	return status == NV_OK ? nv_dir_sync(dir, err) : status;
 }
 
 nv_status
@@ -112,30 +124,46 @@ compare_descending(const void *a, const void *b)
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 
+nv_status
+nv_sidecar_create_graph(const nv_engine *engine, const nv_key *key,
+						uint32_t generation, nv_error *err)
+{
+	char path[NV_PATH];
+	nv_status status;
+
+	nv_sidecar_generation_dir(engine, key, generation, path);
+	status = nv_remove_tree(path, err); /* of a build that was killed */
+	return status == NV_OK ? make_dir(path, err) : status;
+}
+
+typedef struct generation_list
+{
+	uint32_t *out;
+	uint32_t n, max;
+} generation_list;
+
+static void
+note_generation(void *arg, const char *name)
+{
+	generation_list *list = arg;
+	unsigned g;
+	char rest;
+
+	if (list->n < list->max && sscanf(name, "g%u%c", &g, &rest) == 1 && g > 0)
+		list->out[list->n++] = g;
+}
+
 uint32_t
 nv_sidecar_generations(const nv_engine *engine, const nv_key *key,
 					   uint32_t *out, uint32_t max)
 {
+	generation_list list = {.out = out, .max = max};
 	char path[NV_PATH];
-	uint32_t n = 0;
-	struct dirent *entry;
-	DIR *dir;
 
 	nv_sidecar_dir(engine, key, path);
-	dir = opendir(path);
-	if (dir == NULL)
-		return 0;
-	while (n < max && (entry = readdir(dir)) != NULL)
-	{
-		unsigned g;
-		char rest;
-
-		if (sscanf(entry->d_name, "g%u%c", &g, &rest) == 1 && g > 0)
-			out[n++] = g;
-	}
-	closedir(dir);
-	qsort(out, n, sizeof(*out), compare_descending);
-	return n;
+	(void) nv_dir_list(path, note_generation, &list, NULL);
+	qsort(out, list.n, sizeof(*out), compare_descending);
+	return list.n;
 }
 
 bool
@@ -144,73 +172,34 @@ nv_sidecar_quarantined(const char *dir)
 	char path[NV_PATH + 32];
 
 	snprintf(path, sizeof(path), "%s/" OPENING, dir);
-	return access(path, F_OK) == 0;
+	return nv_path_exists(path);
 }
 
+/*
+ * A server that goes down says nothing about the sidecar that was being opened
+ * just then.  So the first attempt that did not end is repeated; the second one
+ * was the sidecar's fault.  That an attempt ended well is made durable.
+ */
 nv_status
 nv_sidecar_mark_opening(const char *dir, bool on, nv_error *err)
 {
-	char path[NV_PATH + 32];
-	int fd;
+	char first[NV_PATH + 32], second[NV_PATH + 32];
+	nv_file *file;
+	nv_status status;
 
-	snprintf(path, sizeof(path), "%s/" OPENING, dir);
+	snprintf(first, sizeof(first), "%s/" TRYING, dir);
+	snprintf(second, sizeof(second), "%s/" OPENING, dir);
 	if (!on)
 	{
-		if (unlink(path) == 0 || errno == ENOENT)
-			return NV_OK;
-		return nv_fail(err, NV_EIO, errno, "could not remove file \"%s\": %s",
-					   path, strerror(errno));
+		status = nv_path_remove(first, err);
+		if (status == NV_OK)
+			status = nv_path_remove(second, err);
+		return status == NV_OK ? nv_dir_sync(dir, err) : status;
 	}
-	fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return nv_fail(err, errno == ENOSPC ? NV_ENOSPC : NV_EIO, errno,
-					   "could not create file \"%s\": %s", path,
-					   strerror(errno));
-	close(fd);
-	return NV_OK;
-}
-
-nv_status
-nv_remove_tree(const char *path, nv_error *err)
-{
-	struct dirent *entry;
-	nv_status status = NV_OK;
-	DIR *dir = opendir(path);
-
-	if (dir == NULL)
-	{
-		if (errno == ENOENT)
-			return NV_OK;
-		if (errno != ENOTDIR)
-			return nv_fail(err, NV_EIO, errno,
-						   "could not open directory \"%s\": %s", path,
-						   strerror(errno));
-		if (unlink(path) == 0 || errno == ENOENT)
-			return NV_OK;
-		return nv_fail(err, NV_EIO, errno, "could not remove file \"%s\": %s",
-					   path, strerror(errno));
-	}
-	while ((entry = readdir(dir)) != NULL)
-	{
-		char child[NV_PATH + 300];
-		struct stat st;
-
-		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-			continue;
-		snprintf(child, sizeof(child), "%s/%s", path, entry->d_name);
-		/* A symbolic link is removed, never followed. */
-		if (lstat(child, &st) == 0 && S_ISDIR(st.st_mode))
-			status = nv_remove_tree(child, err);
-		else if (unlink(child) != 0 && errno != ENOENT)
-			status =
-				nv_fail(err, NV_EIO, errno, "could not remove file \"%s\": %s",
-						child, strerror(errno));
-	}
-	closedir(dir);
-	if (rmdir(path) != 0 && errno != ENOENT && status == NV_OK)
-		status =
-			nv_fail(err, NV_EIO, errno, "could not remove directory \"%s\": %s",
-					path, strerror(errno));
+	status = nv_file_open(nv_path_exists(first) ? second : first,
+						  NV_FILE_CREATE | NV_FILE_BUFFERED, &file, err);
+	if (status == NV_OK)
+		nv_file_close(file);
 	return status;
 }
 
@@ -224,7 +213,7 @@ nv_sidecar_remove(const nv_engine *engine, const nv_key *key, nv_error *err)
 	status = nv_remove_tree(path, err);
 	/* The database's directory goes with its last sidecar. */
 	*strrchr(path, '/') = '\0';
-	(void) rmdir(path);
+	(void) nv_path_remove(path, NULL);
 	return status;
 }
 
@@ -232,9 +221,9 @@ nv_status
 nv_lock_directory(const char *path, int *fd, nv_error *err)
 {
 	char lock[NV_PATH + 32];
-	nv_status status = make_dir(path, err);
+	nv_status status = nv_dir_make(path, err);
 
-	if (status != NV_OK)
+	if (status != NV_OK && status != NV_EEXIST)
 		return status;
 	snprintf(lock, sizeof(lock), "%s/" LOCK_FILE, path);
 	*fd = open(lock, O_CREAT | O_RDWR | O_CLOEXEC, 0600);

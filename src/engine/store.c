@@ -161,6 +161,23 @@ nv_store_set_code_stride(nv_store *store, uint32_t stride, nv_error *err)
 	return status;
 }
 
+/*
+ * A root that can be read may have been written by a process that ended, or was
+ * told of an error, before it was durable.  What only the root before it names
+ * will be written over, so this one must be durable first.
+ */
+static nv_status
+make_durable(nv_store *store, nv_error *err)
+{
+	nv_status status = nv_file_sync(store->edges.file, err);
+
+	if (status == NV_OK)
+		status = nv_file_sync(store->vectors.file, err);
+	if (status == NV_OK)
+		status = nv_file_sync(store->state.file, err);
+	return status == NV_OK ? nv_dir_sync(store->dir, err) : status;
+}
+
 nv_status
 nv_store_open(const char *dir, const nv_key *key, nv_cache *cache,
 			  nv_store **out, nv_error *err)
@@ -174,6 +191,8 @@ nv_store_open(const char *dir, const nv_key *key, nv_cache *cache,
 	status = open_files(store, 0, err);
 	if (status == NV_OK)
 		status = nv_state_load(store, key, err);
+	if (status == NV_OK)
+		status = make_durable(store, err);
 	if (status != NV_OK)
 	{
 		nv_store_close(store);
@@ -535,4 +554,5 @@ nv_store_get_stats(nv_store *store, nv_store_stats *stats)
 	stats->memory_other = other_memory(store);
 	stats->rmw_pages = atomic_load(&store->rmw.count);
 	stats->dirty = atomic_load(&store->dirty);
+	stats->failed = atomic_load(&store->failed);
 }

@@ -312,7 +312,8 @@ typedef struct nv_store_stats
 	uint64_t edge_bytes, vector_bytes, state_bytes; /* sizes of the files */
 	uint64_t memory_map, memory_elements, memory_codes, memory_other;
 	uint64_t rmw_pages;
-	bool dirty; /* something changed since the last cut */
+	bool dirty;  /* something changed since the last cut */
+	bool failed; /* it refuses changes and must be opened again */
 } nv_store_stats;
 
 extern void nv_store_get_stats(nv_store *store, nv_store_stats *stats);

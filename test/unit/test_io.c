@@ -996,7 +996,8 @@ fake_dir_sync(void *arg, const char *path, nv_error *err)
 static nv_file *
 open_fake(fake *f, const char *path)
 {
-	const nv_disk simulated = {fake_open, fake_dir_sync, f};
+	const nv_disk simulated = {
+		.open = fake_open, .dir_sync = fake_dir_sync, .arg = f};
 	nv_file *file;
 
 	nv_io_set_disk(&simulated);

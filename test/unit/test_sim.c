@@ -1,0 +1,144 @@
+/*
+ * test_sim.c
+ *		Crashes on a simulated disk: a few hundred seeds as a test, thousands by
+ *		test/soak.sh, one to look at what went wrong.
+ *
+ *	test_sim						the test
+ *	test_sim FIRST COUNT			that many seeds from FIRST, says what fails
+ *	NAVIS_SIM_LOG=1 test_sim N 1	seed N, with the engine's log
+ */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "sim_world.h"
+#include "util.h"
+
+/* Seeds of the test; fewer where everything takes longer. */
+#if defined(__SANITIZE_THREAD__)
+#define SEEDS 10
+#define POINTS 10
+#elif defined(__SANITIZE_ADDRESS__)
+#define SEEDS 40
+#define POINTS 30
+#else
+#define SEEDS 200
+#define POINTS 150
+#endif
+
+/* Vectors of many a sector, and of more than one sector; both alignments. */
+static const struct
+{
+	uint32_t dim, align;
+} shapes[] = {{8, 512}, {136, 512}, {8, 4096}, {136, 4096}};
+static sim_base *bases[NV_LENGTH(shapes)];
+static sim_counts counts;
+
+static const sim_base *
+base_of(uint64_t seed)
+{
+	size_t i = (size_t) (seed / SIM_KINDS % NV_LENGTH(shapes));
+
+	if (bases[i] == NULL)
+		bases[i] = sim_base_new(shapes[i].dim, shapes[i].align);
+	return bases[i];
+}
+
+/* A seed says everything: kind, shape and run. */
+static bool
+run_seed(uint64_t seed, uint64_t power_off_at, char *why)
+{
+	return sim_run(base_of(seed), (sim_kind) (seed % SIM_KINDS), seed,
+				   power_off_at, &counts, why);
+}
+
+static void
+print_counts(void)
+{
+	printf("%" PRIu64 " lives, %" PRIu64 " power failures, %" PRIu64
+		   " kills, %" PRIu64 " states compared, %" PRIu64 " changes, %" PRIu64
+		   " faults, %" PRIu64 " checkpoints, %" PRIu64 " inserts, %" PRIu64
+		   " links, %" PRIu64 " deletes, %" PRIu64 " searches, %" PRIu64
+		   " times older root, %" PRIu64 " refused\n",
+		   counts.lives, counts.crashes, counts.kills, counts.states,
+		   counts.changes, counts.faults, counts.checkpoints, counts.inserts,
+		   counts.links, counts.deletes, counts.searches, counts.fallbacks,
+		   counts.refused);
+}
+
+static void
+test_seeds(void **state)
+{
+	char why[SIM_WHY];
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++)
+		if (!run_seed(seed, 0, why))
+			fail_msg("seed %" PRIu64 ": %s; test_sim %" PRIu64 " 1", seed, why,
+					 seed);
+	print_counts();
+	/* The runs are about what they are meant to be about. */
+	assert_true(counts.crashes >= SEEDS && counts.kills >= SEEDS / 4);
+	assert_true(counts.checkpoints >= 2 * SEEDS && counts.links >= 10 * SEEDS);
+	assert_true(counts.states >= 5 * counts.crashes / 2);
+	assert_true(counts.faults > SEEDS / 10 && counts.refused > 0);
+}
+
+/* Power fails at each change of one life in turn. */
+static void
+test_every_change(void **state)
+{
+	char why[SIM_WHY];
+
+	for (uint64_t n = 1; n <= POINTS; n++)
+		if (!run_seed(1000 * SIM_KINDS, n, why))
+			fail_msg("power off at change %" PRIu64 ": %s", n, why);
+}
+
+static int
+free_bases(void **state)
+{
+	for (size_t i = 0; i < NV_LENGTH(shapes); i++)
+		if (bases[i] != NULL)
+			sim_base_free(bases[i]);
+	return 0;
+}
+
+/* For soak.sh: runs seeds, tells which fail. */
+static int
+run_seeds(uint64_t first, uint64_t n)
+{
+	uint64_t failures = 0;
+	char why[SIM_WHY];
+
+	for (uint64_t seed = first; seed < first + n; seed++)
+		if (!run_seed(seed, 0, why))
+		{
+			printf("seed %" PRIu64 " failed: %s\n", seed, why);
+			fflush(stdout);
+			failures++;
+		}
+	print_counts();
+	(void) free_bases(NULL);
+	return failures == 0 ? 0 : 1;
+}
+
+int
+main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_seeds),
+		cmocka_unit_test(test_every_change),
+	};
+
+	if (argc == 3)
+		return run_seeds(strtoull(argv[1], NULL, 10),
+						 strtoull(argv[2], NULL, 10));
+	return cmocka_run_group_tests(tests, NULL, free_bases);
+}
