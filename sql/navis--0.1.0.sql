@@ -96,7 +96,10 @@ CREATE FUNCTION navis_index_info(
   OUT cache_bytes int8, OUT cache_limit int8, OUT cache_lookups int8,
   OUT cache_hits int8, OUT cache_promotions int8,
   OUT cursors int8, OUT searches int8, OUT search_threads int8,
-  OUT io_method text, OUT simd text
+  OUT io_method text, OUT simd text,
+  OUT build_phase text, OUT build_done int8, OUT build_total int8,
+  OUT built_vertices int8, OUT code_error float4, OUT code_drift float4,
+  OUT renewals int8, OUT renewals_failed int8
 ) RETURNS record
 AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION navis_index_info(regclass) IS

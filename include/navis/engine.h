@@ -59,6 +59,8 @@ typedef struct nv_config
 	double casr_percentile_insert; /* 1 .. 100 */
 	bool cache_plain_lru;          /* one LRU list (benchmark) */
 	bool entrance_static;          /* no promotion (benchmark) */
+	uint64_t build_memory;  /* bytes, for rebuilds by the engine itself */
+	uint32_t build_threads; /* of these; 0: one for each processor */
 } nv_config;
 
 typedef struct nv_engine nv_engine;
@@ -79,6 +81,10 @@ extern nv_status nv_engine_start(const nv_config *config, const nv_port *port,
  */
 extern void nv_engine_stop(nv_engine *engine, bool checkpoint,
 						   uint32_t timeout_ms);
+
+/* New values of the settings of these names; any thread, at once. */
+extern void nv_engine_set_build(nv_engine *engine, uint64_t build_memory,
+								uint32_t build_threads);
 
 /*
  * Frees a cursor soon; any thread, does not wait.  Unknown numbers are ignored.

@@ -348,7 +348,28 @@ typedef struct nv_req_info
 	uint32_t insert_observed; /* warm-up of it so far */
 	uint32_t entrance_live;
 	uint64_t live_slots, retired_slots; /* of the edge file */
+	/* a build that runs */
+	uint32_t build_own;   /* 1: begun by the engine itself */
+	uint32_t build_phase; /* nv_build_phase */
+	uint64_t build_done, build_total;
+	/* renewals by the engine itself since the index was opened */
+	uint32_t renewal;         /* nv_renewal, as it is now */
+	uint32_t renewals;        /* that replaced the graph */
+	uint32_t renewals_failed; /* for want of memory, space, ... */
+	uint32_t built;           /* vertices the graph was built over */
+	float code_error;         /* mean squared, of rows held out at training */
+	float drift;              /* of rows since then, as a factor of it */
 } nv_req_info;
+
+/* Why the engine builds a graph by itself, see src/engine/renew.h. */
+typedef enum nv_renewal
+{
+	NV_RENEWAL_NONE,
+	NV_RENEWAL_BACKLOG, /* will come: more rows are let in than usual */
+	NV_RENEWAL_DUE,     /* rows wait for it instead of being linked */
+	NV_RENEWAL_RUNS
+} nv_renewal;
+
 
 typedef struct nv_bucket_info
 {

@@ -6,6 +6,7 @@
 
 #include "access/relation.h"
 #include "catalog/pg_class.h"
+#include "commands/progress.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -18,7 +19,7 @@
 PG_FUNCTION_INFO_V1(navis_index_info);
 PG_FUNCTION_INFO_V1(navis_index_calibration);
 
-#define INFO_COLUMNS 44
+#define INFO_COLUMNS 52
 #define CALIBRATION_COLUMNS 7
 
 static Relation
@@ -230,6 +231,32 @@ put_memory(Row *row, bool engine, const nv_req_info *info)
 	put_text_if(row, engine, nv_simd_name((nv_simd) info->simd));
 }
 
+static const char *
+build_phase(const nv_req_info *info)
+{
+	if (info->build_own && info->build_phase == NV_PHASE_SCAN)
+		return "collecting vectors"; /* of its own, not the table's */
+	return navis_buildphasename(PROGRESS_CREATEIDX_SUBPHASE_INITIALIZE +
+								info->build_phase);
+}
+
+/* Builds: one that runs, and those the engine began by itself. */
+static void
+put_builds(Row *row, bool engine, const nv_req_info *info)
+{
+	bool runs = engine && info->building;
+	bool graph = engine && info->has_graph;
+
+	put_text_if(row, runs, runs ? build_phase(info) : "");
+	put_int_if(row, runs && info->build_total > 0, info->build_done);
+	put_int_if(row, runs && info->build_total > 0, info->build_total);
+	put_int_if(row, graph, info->built);
+	put_float_if(row, graph, info->code_error);
+	put_float_if(row, graph, info->drift);
+	put_int_if(row, engine, info->renewals);
+	put_int_if(row, engine, info->renewals_failed);
+}
+
 /*
  * navis_index_info(index): one row; what needs the engine is NULL without it,
  * what needs a graph is NULL without one.  Sizes and memory in bytes.
@@ -253,6 +280,7 @@ navis_index_info(PG_FUNCTION_ARGS)
 	put_journal(&row, index, &meta);
 	put_graph(&row, engine && info.has_graph, &info);
 	put_memory(&row, engine, &info);
+	put_builds(&row, engine, &info);
 	relation_close(index, AccessShareLock);
 	Assert(row.n == INFO_COLUMNS);
 	PG_RETURN_DATUM(

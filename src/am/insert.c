@@ -13,7 +13,9 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 
 #include "feed.h"
 
@@ -67,12 +69,34 @@ publish_once(nv_request *request, const NavisNewRow *row,
 }
 
 /*
+ * Opens the index in the engine; false where that is not an inserter's
+ * business.  An index of this transaction may be gone before anybody hears of
+ * it, one that is not valid is about to be compared with the table.
+ */
+static bool
+open_for_insert(Relation heap, Relation index)
+{
+	NavisMeta meta;
+	nv_key key;
+
+	if (!index->rd_index->indisvalid || IsInParallelMode() ||
+		index->rd_createSubid != InvalidSubTransactionId)
+		return false;
+	navis_meta_read(index, &meta);
+	navis_open_forget(RelationGetRelid(index));
+	(void) navis_open_index(heap, index, &meta, &key);
+	return true;
+}
+
+/*
  * Tells the engine, and a new engine again if it changes meanwhile (an insert
  * is idempotent by element and generation).
  */
 static void
-publish(Relation index, const NavisNewRow *row, const NavisAppended *appended)
+publish(Relation heap, Relation index, const NavisNewRow *row,
+		const NavisAppended *appended)
 {
+	bool opened = false;
 	nv_key key;
 
 	navis_make_key(&key, appended->identity);
@@ -90,9 +114,18 @@ publish(Relation index, const NavisNewRow *row, const NavisAppended *appended)
 		status = publish_once(request, row, appended);
 		if (status == NV_OK)
 			return;
-		/* Not open there: whoever opens it finds the row in the journal. */
+		/*
+		 * Not open there: whoever opens it finds the row in the journal.  A
+		 * load into an index that nobody searches yet should not be left to
+		 * the first search, so that is us.
+		 */
 		if (status == NV_ENOENT)
-			return;
+		{
+			if (opened || !open_for_insert(heap, index))
+				return;
+			opened = true;
+			continue;
+		}
 		/* The engine has marked the index as not usable. */
 		if (status == NV_ELIMIT)
 		{
@@ -121,7 +154,7 @@ navis_insert(Relation index, Datum *values, bool *isnull, ItemPointer tid,
 		examine_row(index, values[0], isnull[0], &row);
 	while (!navis_journal_append(index, tid, row.hash, row.dim, &appended));
 	if (row.hash != 0)
-		publish(index, &row, &appended);
+		publish(heap, index, &row, &appended);
 
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);

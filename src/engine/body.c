@@ -346,6 +346,8 @@ load_blobs(nv_body *body, nv_error *err)
 	body->pq_recall = meta.pq_recall;
 	body->average_degree = meta.average_degree;
 	body->placement_quality = meta.placement_quality;
+	body->built = meta.built;
+	nv_drift_start(&body->drift, meta.code_error);
 	return NV_OK;
 }
 
@@ -361,6 +363,7 @@ body_free(nv_body *body)
 	nv_numbers_free(&body->next);
 	nv_numbers_free(&body->prev);
 	nv_equal_free(body->equal);
+	pthread_mutex_destroy(&body->drift.lock);
 	pthread_mutex_destroy(&body->chain_lock);
 	free(body);
 }
@@ -383,6 +386,7 @@ nv_body_create(nv_engine *engine, nv_store *store, const char *dir,
 	body->generation = generation;
 	snprintf(body->dir, sizeof(body->dir), "%s", dir);
 	pthread_mutex_init(&body->chain_lock, NULL);
+	pthread_mutex_init(&body->drift.lock, NULL);
 	body->casr = nv_casr_table_create(engine->config.casr_warmup);
 	body->casr_insert = nv_casr_table_create(engine->config.casr_warmup);
 	body->equal = nv_equal_create();

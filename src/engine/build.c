@@ -6,7 +6,9 @@
  * Rows that are equal byte for byte share a vertex.  Everything is checked
  * against navis.build_memory before the first file is made.  A rebuild runs
  * beside searches of the old body; what is deleted meanwhile is noted, and
- * the new body takes the old one's place in one step.
+ * the new body takes the old one's place in one step.  The engine's own
+ * rebuilds (renew.c) give rows that it holds already: the index stays as
+ * usable as it was.
  *
  * Source: design.md sections 3 (vertex), 4, 6; algorithms.md section 2.
  */
@@ -36,6 +38,8 @@ struct nv_build
 	_Atomic bool cancelled;
 	bool running; /* a RUN is at work: it frees the build */
 	bool rebuild, placement_random;
+	nv_request *own;      /* of a build by the engine itself, or NULL */
+	nv_request *progress; /* of what runs, or NULL; index->lock */
 	uint32_t threads;
 	uint64_t memory;   /* navis.build_memory */
 	uint64_t reserved; /* of engine->build_bytes */
@@ -87,15 +91,22 @@ release(growing *g)
 	g->size = 0;
 }
 
-/* What a build of n rows holds at its peak, bytes. */
-static uint64_t
-memory_needed(const nv_build *b, uint64_t n)
+/* Floats between rows. */
+static size_t
+stride_of(const nv_index_params *params)
 {
-	uint64_t row = b->stride * sizeof(float) + sizeof(uint64_t) +
+	return nv_round_up(nv_gspace_dim((nv_metric) params->metric, params->dim),
+					   ROW_ALIGN);
+}
+
+uint64_t
+nv_build_memory(const nv_index_params *params, uint64_t n, uint32_t threads)
+{
+	uint64_t row = stride_of(params) * sizeof(float) + sizeof(uint64_t) +
 				   sizeof(nv_journal_entry) + sizeof(uint32_t) +
 				   4 * sizeof(uint32_t) + NV_PQ_MAX_BYTES;
 
-	return n * row + nv_vamana_memory(n, b->params.max_degree, b->threads);
+	return n * row + nv_vamana_memory(n, params->max_degree, threads);
 }
 
 /* Holds the build's claim on build_memory to what n rows need. */
@@ -103,7 +114,7 @@ static nv_status
 reserve_memory(nv_build *b, uint64_t n, bool estimate, nv_error *err)
 {
 	nv_engine *engine = b->index->engine;
-	uint64_t need = memory_needed(b, n), others;
+	uint64_t need = nv_build_memory(&b->params, n, b->threads), others;
 
 	if (need <= b->reserved)
 		return NV_OK;
@@ -135,6 +146,7 @@ build_free(nv_build *b)
 	release(&b->vertex_of);
 	free(b->table);
 	free(b->deleted);
+	free(b->own);
 	pthread_mutex_destroy(&b->lock);
 	nv_index_put(b->index);
 	free(b);
@@ -165,6 +177,24 @@ detach(nv_build *b, bool succeeded)
 		nv_index_remove(index);
 		(void) nv_sidecar_remove(index->engine, &index->key, NULL);
 	}
+}
+
+void
+nv_build_progress(const nv_index *index, nv_req_info *info)
+{
+	const nv_request *r = index->build != NULL ? index->build->progress : NULL;
+
+	info->build_own = r != NULL && r == index->build->own;
+	info->build_phase = r != NULL ? atomic_load(&r->phase) : NV_PHASE_NONE;
+	info->build_done = r != NULL ? atomic_load(&r->done) : 0;
+	info->build_total = r != NULL ? atomic_load(&r->total) : 0;
+}
+
+void
+nv_build_cancel_own(nv_index *index)
+{
+	if (index->build != NULL && index->build->own != NULL)
+		nv_build_cancel(index);
 }
 
 void
@@ -214,8 +244,6 @@ build_new(nv_index *index, const nv_request *request, nv_build **out,
 		  nv_error *err)
 {
 	const nv_req_build *ask = &request->u.build;
-	uint32_t gdim =
-		nv_gspace_dim((nv_metric) ask->params.metric, ask->params.dim);
 	nv_build *b = nv_alloc(sizeof(*b));
 	nv_status status;
 
@@ -230,9 +258,12 @@ build_new(nv_index *index, const nv_request *request, nv_build **out,
 	b->placement_random = ask->placement_random != 0;
 	b->threads = NV_MAX(1u, NV_MIN(ask->threads, 64u));
 	b->memory = ask->build_memory;
-	b->stride = nv_round_up(gdim, ROW_ALIGN);
+	b->stride = stride_of(&b->params);
 	pthread_mutex_init(&b->lock, NULL);
 	status = reserve_memory(b, NV_MAX(ask->expected_rows, 1u), true, err);
+	/* What the engine builds for itself gives way. */
+	if (status == NV_ELIMIT && nv_renew_give_way(index->engine))
+		status = reserve_memory(b, NV_MAX(ask->expected_rows, 1u), true, err);
 	if (status != NV_OK)
 	{
 		build_free(b);
@@ -266,6 +297,11 @@ attach(nv_index *index, nv_build *b, nv_error *err)
 	else if (index->params.dim != b->params.dim)
 		status = nv_fail(err, NV_EINVAL, 0, "index has %u dimensions, not %u",
 						 index->params.dim, b->params.dim);
+	/* What the engine holds must be all there is to build over. */
+	if (status == NV_OK && b->own != NULL &&
+		(!index->loaded ||
+		 (index->state != NV_INDEX_READY && index->state != NV_INDEX_FULL)))
+		status = nv_fail(err, NV_EBUSY, 0, "index is being opened");
 	if (status == NV_OK)
 	{
 		index->build = b;
@@ -556,6 +592,15 @@ enter_phase(run *r, nv_build_phase phase, uint64_t total, double *seconds)
 	atomic_store(&r->request->phase, phase);
 }
 
+/* Where INFO looks while the build runs: until it is detached. */
+static void
+set_progress(nv_build *b, nv_request *request)
+{
+	pthread_mutex_lock(&b->index->lock);
+	b->progress = request;
+	pthread_mutex_unlock(&b->index->lock);
+}
+
 static nv_status
 check_cancel(run *r, nv_error *err)
 {
@@ -710,6 +755,8 @@ set_blobs(run *r, nv_error *err)
 	meta.pq_recall = (float) r->pq_report.recall;
 	meta.average_degree = r->average_degree;
 	meta.placement_quality = r->placement_quality;
+	meta.built = r->b->n_vertices;
+	meta.code_error = (float) r->pq_report.error;
 	nv_pq_save(r->pq, bytes);
 	status = nv_store_set_blob(r->store, NV_BLOB_CODEBOOK, bytes, pq_size, err);
 	if (status == NV_OK)
@@ -845,6 +892,26 @@ was_deleted(const nv_build *b, const nv_journal_entry *entry)
 }
 
 /*
+ * What the new body holds is unlinked no more.  A row that came back after it
+ * was deleted is pending, and stays so.  index->lock held.
+ */
+static void
+leave_pending_locked(const nv_build *b)
+{
+	nv_index *index = b->index;
+	const nv_journal_entry *entries =
+		(const nv_journal_entry *) b->entries.base;
+
+	atomic_fetch_add(&index->moves_begun, 1);
+	for (uint64_t i = 0; i < b->n_entries; i++)
+		if (!was_deleted(b, &entries[i]) &&
+			nv_pending_remove(index->pending, entries[i].element,
+							  entries[i].generation))
+			nv_passes_confirm(index, entries[i].element);
+	atomic_fetch_add(&index->moves_over, 1);
+}
+
+/*
  * The new body takes its place: minus what was deleted since its rows were
  * read, and what it holds is unlinked no more.  index->lock held.
  */
@@ -871,12 +938,13 @@ take_place_locked(run *r, nv_error *err)
 		nv_body_put(index->body);
 	}
 	index->body = r->body;
-	nv_passes_free(index); /* they compared the old body */
-	atomic_fetch_add(&index->moves_begun, 1);
-	for (uint64_t i = 0; i < b->n_entries; i++)
-		nv_pending_remove(index->pending, entries[i].element,
-						  entries[i].generation);
-	atomic_fetch_add(&index->moves_over, 1);
+	/*
+	 * Walks that run compared the old body: they begin anew, unless the new
+	 * one holds the same elements and those that were pending.
+	 */
+	if (b->own == NULL)
+		nv_passes_free(index);
+	leave_pending_locked(b);
 	return NV_OK;
 }
 
@@ -909,6 +977,19 @@ keep_pending_locked(run *r, nv_error *err)
 	return status;
 }
 
+/*
+ * After a build by the engine itself the index is what it was; but rows that
+ * did not fit may be asked for again, and damage is gone with the old files.
+ */
+static void
+own_build_state(nv_index *index)
+{
+	if (index->state == NV_INDEX_FULL)
+		index->state = NV_INDEX_OPENING;
+	else if (index->state == NV_INDEX_DAMAGED)
+		index->state = NV_INDEX_READY;
+}
+
 static nv_status
 take_place(run *r, nv_error *err)
 {
@@ -925,7 +1006,9 @@ take_place(run *r, nv_error *err)
 	if (status == NV_OK)
 	{
 		/* A rebuild is usable when a walk has found nothing missing. */
-		if (r->b->rebuild)
+		if (r->b->own != NULL)
+			own_build_state(index);
+		else if (r->b->rebuild)
 			index->state = NV_INDEX_OPENING;
 		else if (index->state != NV_INDEX_FULL)
 			index->state = NV_INDEX_READY;
@@ -939,7 +1022,11 @@ run_build(run *r, nv_error *err)
 {
 	nv_status status = NV_OK;
 
-	if (r->b->n_vertices >= NV_MIN_GRAPH_ROWS)
+	/* Without a graph, too, the collector must find what to drop one day. */
+	if (r->b->n_vertices < NV_MIN_GRAPH_ROWS)
+		(void) nv_sidecar_create(r->engine, &r->b->index->key, &r->b->params,
+								 NULL);
+	else
 	{
 		status = make_store(r, err);
 		if (status == NV_OK)
@@ -1024,6 +1111,40 @@ clean_up(run *r, nv_status status)
 	free(r->page);
 }
 
+/* What a row takes, for the decision how the next ones get into the graph. */
+static void
+note_speed(const run *r, uint64_t started_ns)
+{
+	uint64_t ns = nv_now_ns() - started_ns;
+
+	if (r->body != NULL)
+		atomic_store(&r->b->index->build_row_ns,
+					 NV_MAX(ns / r->b->n_vertices, UINT64_C(1)));
+}
+
+/* Runs the build to its end; it is gone afterwards. */
+static nv_status
+run_to_end(run *r, nv_error *err)
+{
+	uint64_t started_ns = nv_now_ns();
+	nv_status status;
+
+	r->phase_started = started_ns;
+	set_progress(r->b, r->request);
+	status = run_build(r, err);
+	if (status == NV_OK)
+	{
+		report(r);
+		note_speed(r, started_ns);
+	}
+	if (status == NV_OK && r->body != NULL)
+		remove_superseded(r);
+	enter_phase(r, NV_PHASE_NONE, 0, NULL);
+	clean_up(r, status);
+	detach(r->b, status == NV_OK);
+	return status;
+}
+
 void
 nv_job_build_run(nv_engine *engine, nv_job *job)
 {
@@ -1037,16 +1158,86 @@ nv_job_build_run(nv_engine *engine, nv_job *job)
 		nv_answer(engine, job->request, NV_ENOENT, &err);
 		return;
 	}
-	r.phase_started = nv_now_ns();
 	nv_index_set_lsn(r.b->index, job->request->u.build.lsn);
-	status = run_build(&r, &err);
-	if (status == NV_OK)
-		report(&r);
-	if (status == NV_OK && r.body != NULL)
-		remove_superseded(&r);
-	enter_phase(&r, NV_PHASE_NONE, 0, NULL);
-	clean_up(&r, status);
-	detach(r.b, status == NV_OK);
+	status = run_to_end(&r, &err);
 	build_free(r.b);
 	nv_answer(engine, job->request, status, &err);
+}
+
+/* --- Builds by the engine itself --- */
+
+nv_status
+nv_build_own_begin(nv_index *index, uint64_t rows, uint64_t memory,
+				   uint32_t threads, nv_build **out, nv_error *err)
+{
+	nv_request *request = nv_alloc(sizeof(*request));
+	nv_build *b = NULL;
+	nv_status status;
+
+	if (request == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory for a build");
+	atomic_store(&request->state, NV_RUNNING); /* nobody can abandon it */
+	request->u.build = (nv_req_build){
+		.params = index->params,
+		.expected_rows = rows,
+		.build_memory = memory,
+		.threads = threads,
+		.rebuild = true,
+	};
+	status = build_new(index, request, &b, err);
+	if (status != NV_OK)
+	{
+		free(request);
+		return status;
+	}
+	b->own = request;
+	b->running = true;
+	atomic_store(&request->total, rows);
+	atomic_store(&request->phase, NV_PHASE_SCAN);
+	b->progress = request;
+	status = attach(index, b, err);
+	if (status != NV_OK)
+	{
+		build_free(b);
+		return status;
+	}
+	*out = b;
+	return NV_OK;
+}
+
+nv_status
+nv_build_own_add(nv_build *b, const nv_journal_entry *entry,
+				 const float *vector, nv_error *err)
+{
+	nv_status status = reserve_memory(b, b->n_entries + 1, false, err);
+
+	nv_assert(b->own != NULL);
+	if (status == NV_OK && (atomic_load(&b->cancelled) ||
+							atomic_load(&b->index->engine->stopping)))
+		status = nv_fail(err, NV_ECANCELLED, 0, "build cancelled");
+	pthread_mutex_lock(&b->lock);
+	if (status == NV_OK)
+		status = add_row(b, entry, vector, err);
+	pthread_mutex_unlock(&b->lock);
+	atomic_fetch_add(&b->own->done, 1);
+	return status;
+}
+
+nv_status
+nv_build_own_end(nv_build *b, nv_status status, nv_req_build *result,
+				 nv_error *err)
+{
+	run r = {.b = b, .engine = b->index->engine, .request = b->own};
+
+	if (status == NV_OK && b->n_vertices < NV_MIN_GRAPH_ROWS)
+		status = nv_fail(err, NV_EINVAL, 0,
+						 "%u distinct vectors are too few for a graph",
+						 b->n_vertices);
+	if (status == NV_OK)
+		status = run_to_end(&r, err);
+	else
+		detach(b, false);
+	*result = b->own->u.build;
+	build_free(b);
+	return status;
 }

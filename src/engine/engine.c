@@ -48,6 +48,8 @@ nv_config_defaults(nv_config *config)
 	config->insert_threads = 2;
 	config->insert_list_size = 100;
 	config->casr_percentile_insert = 90;
+	config->build_memory = UINT64_C(2) << 30;
+	config->build_threads = 0;
 }
 
 bool
@@ -246,6 +248,8 @@ reset_index(nv_index *index, const nv_error *err)
 	body = index->body;
 	index->body = NULL;
 	index->state = NV_INDEX_OPENING;
+	/* It would take the place of what is opened instead. */
+	nv_build_cancel(index);
 	nv_passes_free(index);
 	pthread_mutex_unlock(&index->lock);
 	if (body != NULL)
@@ -441,6 +445,11 @@ start_threads(nv_engine *engine, nv_error *err)
 			start_thread(&engine->calibrator, nv_calibrator_main, engine, err);
 		engine->has_calibrator = status == NV_OK;
 	}
+	if (status == NV_OK)
+	{
+		status = start_thread(&engine->renewer, nv_renewer_main, engine, err);
+		engine->has_renewer = status == NV_OK;
+	}
 	while (status == NV_OK &&
 		   engine->n_searchers < engine->config.search_threads)
 	{
@@ -494,6 +503,7 @@ nv_engine_create(const nv_config *config, const nv_port *port, nv_engine **out,
 	engine->config = *config;
 	engine->port = port;
 	engine->lock_fd = -1;
+	nv_engine_set_build(engine, config->build_memory, config->build_threads);
 	init_locks(engine);
 	engine->searchers =
 		nv_alloc_array(config->search_threads, sizeof(*engine->searchers));
@@ -597,6 +607,8 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 	pthread_mutex_unlock(&engine->insert_lock);
 	for (uint32_t i = 0; i < engine->n_inserters; i++)
 		pthread_join(engine->inserters[i].thread, NULL);
+	if (engine->has_renewer)
+		pthread_join(engine->renewer, NULL);
 	if (engine->has_housekeeper)
 		pthread_join(engine->housekeeper, NULL);
 	if (engine->has_calibrator)

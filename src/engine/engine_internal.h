@@ -24,6 +24,7 @@
 #include "io.h"
 #include "numbers.h"
 #include "pending.h"
+#include "renew.h"
 #include "search.h"
 #include "util.h"
 
@@ -75,6 +76,7 @@ typedef struct nv_body
 	pthread_mutex_t chain_lock;
 	_Atomic uint64_t chain_changes; /* odd while a chain changes */
 	nv_equal *equal;                /* vertices by hash */
+	nv_drift drift;                 /* of rows since it was built */
 	_Atomic uint64_t unsaved;       /* rows linked since the last cut */
 	uint64_t entrance_saved;        /* its changes then; checkpoint_lock */
 	_Atomic uint64_t damaged;
@@ -85,6 +87,7 @@ typedef struct nv_body
 	/* from the meta blob */
 	uint32_t pq_rotated;
 	float pq_recall, average_degree, placement_quality;
+	uint32_t built;      /* vertices it was built over */
 	uint32_t generation; /* number of its directory */
 } nv_body;
 
@@ -144,6 +147,11 @@ struct nv_index
 	_Atomic uint64_t moves_begun, moves_over;
 	nv_insert_counters inserted;
 	_Atomic uint64_t insert_after_ns; /* no insertion before, after an error */
+	_Atomic uint64_t arrived;         /* rows handed over, in all */
+	_Atomic uint64_t build_row_ns;    /* a row of the last build; 0: none */
+	_Atomic uint64_t link_row_ns;     /* a row linked by one thread; 0: none */
+	_Atomic uint32_t renewal;         /* nv_renewal */
+	nv_renew_plan plan;               /* the renewer's own */
 	nv_index *hash_next;
 };
 
@@ -214,8 +222,13 @@ struct nv_engine
 	_Atomic uint32_t insert_idle;   /* how many do, or are about to */
 	_Atomic uint32_t insert_ticket; /* raised with every row that comes */
 	nv_pool jobs, builders;
-	pthread_t housekeeper, calibrator;
-	bool has_housekeeper, has_calibrator;
+	pthread_t housekeeper, calibrator, renewer;
+	bool has_housekeeper, has_calibrator, has_renewer;
+	/* What nv_engine_set_build last said. */
+	_Atomic uint64_t build_memory;
+	_Atomic uint32_t build_threads;
+	_Atomic bool renewing;           /* the renewer builds */
+	_Atomic uint64_t renew_after_ns; /* it has given way until then */
 	pthread_mutex_t wake_lock; /* housekeeper and calibrator sleep on it */
 	pthread_cond_t wake_cond;
 
@@ -246,6 +259,12 @@ extern void nv_index_put(nv_index *index);
 extern void nv_index_remove(nv_index *index);
 extern nv_body *nv_index_body(nv_index *index); /* with a reference, or NULL */
 extern void nv_index_set_lsn(nv_index *index, uint64_t lsn);
+/*
+ * Takes an element out of the body there is, and out of what a running build
+ * makes.  index->lock held.
+ */
+extern nv_status nv_index_drop_element(nv_index *index, uint32_t element,
+									   nv_error *err);
 /* Damage was met in the body: scans are exact until it is rebuilt. */
 extern void nv_index_damaged(nv_index *index, nv_body *body);
 /* Publishes a checkpoint of the body if there is one. */
@@ -300,6 +319,8 @@ typedef struct nv_meta_blob
 	nv_gspace gspace;
 	uint32_t pq_rotated;
 	float pq_recall, average_degree, placement_quality;
+	uint32_t built;   /* vertices it was built over */
+	float code_error; /* nv_pq_report: error */
 } nv_meta_blob;
 
 /* The calibration blob begins with this; then both tables. */
@@ -308,7 +329,7 @@ typedef struct nv_calibration_head
 	uint32_t search_bytes, insert_bytes;
 } nv_calibration_head;
 
-#define NV_META_VERSION 1
+#define NV_META_VERSION 2
 
 /* --- opening.c --- */
 
@@ -317,6 +338,11 @@ extern void nv_request_reconcile(nv_engine *engine, nv_request *request);
 extern void nv_job_opened(nv_engine *engine, nv_job *job);
 extern void nv_request_followed(nv_engine *engine, nv_request *request);
 extern void nv_passes_free(nv_index *index);
+/*
+ * A row left pending for the body: walks that compare the body must not take
+ * it for a stale one.  index->lock held.
+ */
+extern void nv_passes_confirm(nv_index *index, uint32_t element);
 
 /* --- build.c --- */
 
@@ -327,8 +353,32 @@ extern void nv_job_build_abort(nv_engine *engine, nv_job *job);
 /* Notes that a running build must not bring this element back. */
 extern void nv_build_note_delete(nv_build *build, nv_element_ref ref);
 extern void nv_build_cancel(nv_index *index); /* index->lock held */
+/* Only a build by the engine itself; index->lock held. */
+extern void nv_build_cancel_own(nv_index *index);
 /* Ends builds whose owner went away between two requests. */
 extern void nv_builds_expire(nv_engine *engine);
+/* What runs, for INFO; index->lock held. */
+extern void nv_build_progress(const nv_index *index, nv_req_info *info);
+/* Bytes a build over n rows holds at its peak. */
+extern uint64_t nv_build_memory(const nv_index_params *params, uint64_t n,
+								uint32_t threads);
+
+/*
+ * Builds by the engine itself over rows it holds (renew.c).  From begin on no
+ * row moves from pending to the body, and what goes away is noted; end trains,
+ * links, and puts the new body in place of the old one, if status is NV_OK, or
+ * else ends it in vain; the build is gone afterwards.  One thread.  NV_EBUSY:
+ * another build or an opening; NV_ELIMIT: more than memory; NV_EINVAL (end):
+ * fewer than NV_MIN_GRAPH_ROWS distinct vectors; NV_ECANCELLED.
+ */
+extern nv_status nv_build_own_begin(nv_index *index, uint64_t rows,
+									uint64_t memory, uint32_t threads,
+									nv_build **build, nv_error *err);
+extern nv_status nv_build_own_add(nv_build *build,
+								  const nv_journal_entry *entry,
+								  const float *vector, nv_error *err);
+extern nv_status nv_build_own_end(nv_build *build, nv_status status,
+								  nv_req_build *result, nv_error *err);
 
 /* --- sidecar.c --- */
 

@@ -220,6 +220,31 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 /* --- INSERT, DELETE ---------------------------------------------------------
  */
 
+nv_status
+nv_index_drop_element(nv_index *index, uint32_t element, nv_error *err)
+{
+	nv_element_ref ref = {.element = element};
+	uint32_t vertex =
+		nv_store_element(index->body->store, element, &ref.generation);
+	nv_status status = nv_body_drop_element(index->body, element, err);
+
+	if (status == NV_OK && vertex != NV_NO_VERTEX && index->build != NULL)
+		nv_build_note_delete(index->build, ref);
+	return status;
+}
+
+/* A running build must not keep the element's older row, if it is pending. */
+static void
+note_replaced(nv_index *index, const nv_journal_entry *entry)
+{
+	nv_element_ref ref = {.element = entry->element};
+
+	if (index->build != NULL &&
+		nv_pending_generation(index->pending, ref.element, &ref.generation) &&
+		ref.generation != entry->generation)
+		nv_build_note_delete(index->build, ref);
+}
+
 /* The row gets a place among the unlinked ones; index->lock is held. */
 static nv_status
 insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
@@ -239,11 +264,13 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 		if (nv_body_has(index->body, in->element, in->generation, in->hash))
 			return NV_OK;
 		/* Another generation of the element: the old row is gone. */
-		status = nv_body_drop_element(index->body, in->element, err);
+		status = nv_index_drop_element(index, in->element, err);
 		if (status != NV_OK)
 			return status;
 	}
+	note_replaced(index, &entry);
 	status = nv_pending_add(index->pending, &entry, vector, err);
+	atomic_fetch_add(&index->arrived, 1);
 	if (status == NV_ELIMIT || status == NV_ENOMEM)
 	{
 		if (index->state != NV_INDEX_FULL)
@@ -408,6 +435,9 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->entrance_live = nv_entrance_live(body->entrance);
 	info->retired_slots = stats.retired_slots;
 	info->live_slots = stats.live_slots;
+	info->built = body->built;
+	info->code_error = (float) body->drift.trained;
+	info->drift = (float) nv_drift_factor(&body->drift);
 	info_seeking(body, info);
 }
 
@@ -472,6 +502,7 @@ nv_request_info(nv_engine *engine, nv_request *request)
 	pthread_mutex_lock(&index->lock);
 	info->state = index->state;
 	info->building = index->build != NULL;
+	nv_build_progress(index, info);
 	info->params = index->params;
 	body = index->body;
 	if (body != NULL)
@@ -483,6 +514,9 @@ nv_request_info(nv_engine *engine, nv_request *request)
 			info->pending_rows * nv_pending_row_bytes(index->params.dim);
 		info->insert_queue = nv_pending_waiting(index->pending);
 	}
+	info->renewal = atomic_load(&index->renewal);
+	info->renewals = index->plan.renewals;
+	info->renewals_failed = index->plan.all_failures;
 	pthread_mutex_unlock(&index->lock);
 	info->pending_limit = engine->config.pending_memory;
 	info->searches = atomic_load(&index->searches);

@@ -39,15 +39,6 @@ typedef struct inserter
 
 /* --- Moving a row --- */
 
-/* Walks that compare the body must not take the row for a stale one. */
-static void
-confirm(nv_index *index, uint32_t element)
-{
-	for (nv_pass *pass = index->passes; pass != NULL; pass = pass->next)
-		if (element < pass->n_bits)
-			pass->confirmed[element / 64] |= UINT64_C(1) << (element % 64);
-}
-
 /* Rows that did not fit can be asked for again. */
 static void
 leave_full(nv_index *index)
@@ -97,7 +88,7 @@ settle(nv_index *index, nv_body *body, const nv_journal_entry *entry,
 		{
 			nv_pending_remove(index->pending, entry->element,
 							  entry->generation);
-			confirm(index, entry->element);
+			nv_passes_confirm(index, entry->element);
 			leave_full(index);
 			atomic_fetch_add(&body->unsaved, 1);
 			atomic_fetch_add(&index->inserted.rows, 1);
@@ -168,7 +159,9 @@ add_vertex(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 		status = written;
 	if (status != NV_OK)
 		return status;
-	nv_pq_encode(l->body->pq, nv_search_mapped(l->search), l->code);
+	nv_drift_add(
+		&l->body->drift,
+		nv_pq_encode_error(l->body->pq, nv_search_mapped(l->search), l->code));
 	return nv_store_enter_vertex(l->writer, hash, l->code, vertex, err);
 }
 
@@ -242,18 +235,24 @@ row_failed(nv_index *index, nv_body *body, const nv_error *err)
 bool
 nv_insert_next(nv_linker *l, nv_index *index, float *row)
 {
+	uint64_t started_ns = nv_now_ns();
 	nv_journal_entry entry;
 	nv_error err = {0};
 	nv_status status;
 	bool later = false;
 
+	if (atomic_load(&index->renewal) == NV_RENEWAL_DUE)
+		return false;
 	if (!nv_pending_take(index->pending, &entry, row))
 		return false;
 	nv_equal_claim(l->body->equal, entry.hash);
 	status = link_claimed(index, l, &entry, row, &later, &err);
 	nv_equal_release(l->body->equal, entry.hash);
 	if (status == NV_OK && !later)
+	{
+		nv_renew_note_link(index, nv_now_ns() - started_ns);
 		return true;
+	}
 	nv_pending_give_back(index->pending, &entry);
 	if (status != NV_OK)
 		row_failed(index, l->body, &err);
@@ -286,6 +285,7 @@ body_for(nv_index *index)
 	pthread_mutex_lock(&index->lock);
 	if (index->body != NULL && index->pending != NULL && !index->dropped &&
 		index->build == NULL && may_link(index) &&
+		atomic_load(&index->renewal) != NV_RENEWAL_DUE &&
 		nv_pending_waiting(index->pending) > 0 &&
 		nv_now_ns() >= atomic_load(&index->insert_after_ns))
 	{

@@ -93,6 +93,13 @@ load_sidecar(nv_index *index, nv_error *why)
 	if (n > 0)
 		index->next_generation = generations[0] + 1;
 	pthread_mutex_unlock(&index->lock);
+	/*
+	 * Its rows are pending then: whoever looks for what no index owns must
+	 * find it all the same.  Without a directory it goes with the engine.
+	 */
+	if (n == 0)
+		(void) nv_sidecar_create(index->engine, &index->key, &index->params,
+								 NULL);
 	/* Older ones, superseded when the server went down. */
 	for (; body != NULL && i < n; i++)
 	{
@@ -173,6 +180,14 @@ nv_passes_free(nv_index *index)
 		free(pass->confirmed);
 		free(pass);
 	}
+}
+
+void
+nv_passes_confirm(nv_index *index, uint32_t element)
+{
+	for (nv_pass *pass = index->passes; pass != NULL; pass = pass->next)
+		if (element < pass->n_bits)
+			pass->confirmed[element / 64] |= UINT64_C(1) << (element % 64);
 }
 
 static uint64_t
@@ -325,7 +340,7 @@ drop_unconfirmed(nv_index *index, const nv_pass *pass, nv_error *err)
 	/* A body of another generation was compared when it was built. */
 	for (uint64_t e = 0; e < pass->n_bits && status == NV_OK; e++)
 		if (!(pass->confirmed[e / 64] >> (e % 64) & 1))
-			status = nv_body_drop_element(index->body, (uint32_t) e, err);
+			status = nv_index_drop_element(index, (uint32_t) e, err);
 	return status;
 }
 

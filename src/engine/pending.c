@@ -440,3 +440,40 @@ nv_pending_scan(nv_pending *p, nv_metric metric, const float *query,
 	pthread_rwlock_unlock(&p->lock);
 	return hits;
 }
+
+bool
+nv_pending_generation(nv_pending *p, uint32_t element, uint32_t *generation)
+{
+	uint32_t place;
+
+	pthread_rwlock_rdlock(&p->lock);
+	place = table_find(p, element);
+	if (place != NO_SLOT)
+		*generation = entry_of(p, p->table[place])->generation;
+	pthread_rwlock_unlock(&p->lock);
+	return place != NO_SLOT;
+}
+
+uint32_t
+nv_pending_copy(nv_pending *p, uint32_t from, uint32_t n,
+				nv_journal_entry *entries, float *vectors, bool *more)
+{
+	uint32_t found = 0;
+
+	pthread_rwlock_rdlock(&p->lock);
+	for (uint32_t slot = from; slot < p->n_slots && slot - from < n; slot++)
+	{
+		const pending_chunk *chunk = chunk_of(p, slot);
+		uint32_t i = slot % CHUNK;
+
+		if (!chunk->live[i])
+			continue;
+		entries[found] = chunk->entry[i];
+		memcpy(vectors + (size_t) found * p->dim,
+			   chunk->vectors + (size_t) i * p->dim, p->dim * sizeof(float));
+		found++;
+	}
+	*more = p->n_slots - NV_MIN(from, p->n_slots) > n;
+	pthread_rwlock_unlock(&p->lock);
+	return found;
+}

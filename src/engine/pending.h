@@ -47,6 +47,19 @@ extern bool nv_pending_remove(nv_pending *p, uint32_t element,
 extern bool nv_pending_has(nv_pending *p, uint32_t element, uint32_t generation,
 						   uint64_t hash);
 extern uint64_t nv_pending_count(nv_pending *p);
+/* The generation in which the element is there; false: it is not. */
+extern bool nv_pending_generation(nv_pending *p, uint32_t element,
+								  uint32_t *generation);
+
+/*
+ * Copies the rows in slots [from, from + n), waiting or not: appends to
+ * entries and vectors (room for n, dim floats each), sets *more when there are
+ * slots beyond.  Returns the number of rows.  A row that is there all the
+ * time is met once by whoever goes through all slots.
+ */
+extern uint32_t nv_pending_copy(nv_pending *p, uint32_t from, uint32_t n,
+								nv_journal_entry *entries, float *vectors,
+								bool *more);
 
 /*
  * Distances of the rows in slots [from, from + n): appends one hit a live row

@@ -188,6 +188,19 @@ nv_pq_encode(const nv_pq *pq, const float *row, uint8_t *code)
 	nv_pq_encode_projected(pq, projected, 1, code);
 }
 
+float
+nv_pq_encode_error(const nv_pq *pq, const float *row, uint8_t *code)
+{
+	float projected[NV_PQ_MAX_GDIM];
+	float decoded[NV_PQ_MAX_GDIM];
+
+	/* Scratch until it is needed; turning keeps distances. */
+	nv_pq_project(pq, row, pq->gdim, 1, projected, decoded);
+	nv_pq_encode_projected(pq, projected, 1, code);
+	nv_pq_decode_projected(pq, code, decoded);
+	return nv_l2sq(projected, decoded, pq->gdim);
+}
+
 typedef struct nv_pq_encoder
 {
 	const nv_pq *pq;

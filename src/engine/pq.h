@@ -34,6 +34,9 @@ typedef struct nv_pq_params
 	void *cancel_arg;
 } nv_pq_params;
 
+/* The report's error is that of the worst so-manieth part of the rows. */
+#define NV_PQ_ERROR_SHARE 8
+
 typedef struct nv_pq_report
 {
 	uint32_t bytes;
@@ -41,6 +44,7 @@ typedef struct nv_pq_report
 	double recall;       /* code-only recall@10 on held-out rows */
 	double recall_asked; /* bound it was held against (0: size was given) */
 	uint64_t scanned;    /* rows the recall was measured against */
+	double error;        /* mean squared, of the worst of the rows held out */
 } nv_pq_report;
 
 /*
@@ -60,6 +64,9 @@ extern bool nv_pq_rotated(const nv_pq *pq);
 
 /* Encode one row (stack or caller scratch only), or n rows in blocks. */
 extern void nv_pq_encode(const nv_pq *pq, const float *row, uint8_t *code);
+/* The same; returns the squared distance of the row and what was encoded. */
+extern float nv_pq_encode_error(const nv_pq *pq, const float *row,
+								uint8_t *code);
 extern nv_status nv_pq_encode_many(const nv_pq *pq, const float *rows,
 								   size_t stride, uint64_t n, uint8_t *codes,
 								   uint32_t threads, nv_cancel_fn cancel,

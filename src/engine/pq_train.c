@@ -535,6 +535,35 @@ check_arguments(const nv_pq_params *params, uint64_t n, uint32_t gdim,
 	return NV_OK;
 }
 
+static int
+compare_errors(const void *a, const void *b)
+{
+	double x = *(const double *) a, y = *(const double *) b;
+
+	return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/*
+ * Mean over the worst of the trial's queries, which are not in the sample.  A
+ * kind of rows that makes up as large a part of all rows has no greater error
+ * than this, however well the others do.
+ */
+static double
+held_out_error(const nv_pq_trial *trial, const nv_pq *pq)
+{
+	uint32_t worst = NV_PQ_TRIAL_QUERIES / NV_PQ_ERROR_SHARE;
+	double error[NV_PQ_TRIAL_QUERIES], sum = 0;
+	uint8_t code[NV_PQ_MAX_BYTES];
+
+	for (uint32_t q = 0; q < NV_PQ_TRIAL_QUERIES; q++)
+		error[q] = nv_pq_encode_error(
+			pq, trial->rows + trial->query_id[q] * trial->stride, code);
+	qsort(error, NV_PQ_TRIAL_QUERIES, sizeof(*error), compare_errors);
+	for (uint32_t q = 0; q < worst; q++)
+		sum += error[q];
+	return sum / worst;
+}
+
 nv_status
 nv_pq_train(const nv_pq_params *params, const float *rows, size_t stride,
 			uint64_t n, uint32_t gdim, nv_pq **pq, nv_pq_report *report,
@@ -558,11 +587,13 @@ nv_pq_train(const nv_pq_params *params, const float *rows, size_t stride,
 		nv_pq_candidate *chosen = &trainer.tried[rotated][step];
 
 		if (report != NULL)
-			*report = (nv_pq_report){.bytes = chosen->pq->bytes,
-									 .rotated = rotated,
-									 .recall = chosen->recall,
-									 .recall_asked = trainer.asked,
-									 .scanned = trainer.trial->scanned};
+			*report = (nv_pq_report){
+				.bytes = chosen->pq->bytes,
+				.rotated = rotated,
+				.recall = chosen->recall,
+				.recall_asked = trainer.asked,
+				.scanned = trainer.trial->scanned,
+				.error = held_out_error(trainer.trial, chosen->pq)};
 		*pq = chosen->pq;
 		chosen->pq = NULL;
 	}

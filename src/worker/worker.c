@@ -209,6 +209,8 @@ make_config(nv_config *config)
 	config->checkpoint_timeout = (uint32) navis_checkpoint_timeout;
 	config->max_cursors = (uint32) navis_max_cursors;
 	config->fsync = enableFsync;
+	config->build_memory = (uint64) navis_build_memory * 1024;
+	config->build_threads = (uint32) navis_build_threads;
 }
 
 /* One line when it fails, and again only when the reason is another one. */
@@ -446,6 +448,9 @@ reload_settings(void)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
+		if (engine != NULL)
+			nv_engine_set_build(engine, (uint64) navis_build_memory * 1024,
+								(uint32) navis_build_threads);
 	}
 	navis_port_log_debug(message_level_is_interesting(DEBUG1));
 }

@@ -1,0 +1,647 @@
+/*
+ * renew.c
+ *		Graphs that the engine builds by itself, in the background: when, and
+ *		from what.
+ *
+ * A thread looks at every index a few times a second and decides; the build
+ * itself is a job of the builder pool, one at a time, so that the other thread
+ * of the pool stays free for CREATE INDEX.  Its rows are the live vectors of
+ * the body's vector file and the pending rows, nothing is asked of PostgreSQL.
+ * Searches go on in the old graph and among the pending rows; rows that come
+ * meanwhile stay pending; what is deleted is noted, and dropped from the new
+ * body before it takes the old one's place.
+ *
+ * While rows pour in, a build waits: until the backlog is as large as the
+ * graph, or fills half of pending_memory, or grows slowly.  So a load builds a
+ * few times, each over twice as many rows at least.
+ *
+ * Source: design.md sections 4 ("Codes"), 6, 8.
+ */
+#include "engine_internal.h"
+
+#include "parallel.h"
+
+#define TICK_MS 200
+/* A backlog that grows by a fiftieth within a tick grows fast. */
+#define FAST_SHARE 50
+#define COPY_ROWS 256                        /* pending rows copied at a time */
+#define WINDOW (UINT64_C(1) << 20)           /* of the vector file, bytes */
+#define RETRY_NS (UINT64_C(2) * 1000000000u) /* doubled with each failure */
+#define MAX_RETRY_SHIFT 10                   /* to 34 minutes at most */
+#define GIVE_WAY_NS (UINT64_C(10) * 1000000000u)
+#define LINK_MEAN 64 /* rows the mean time of linking is over */
+
+/* --- Drift --- */
+
+void
+nv_drift_start(nv_drift *drift, double trained)
+{
+	drift->trained = trained;
+	drift->mean = trained;
+	drift->drifted = 0;
+}
+
+void
+nv_drift_add(nv_drift *drift, double error)
+{
+	pthread_mutex_lock(&drift->lock);
+	drift->mean += (error - drift->mean) / NV_DRIFT_WINDOW;
+	drift->drifted += drift->mean > NV_DRIFT_FACTOR * drift->trained;
+	pthread_mutex_unlock(&drift->lock);
+}
+
+double
+nv_drift_factor(nv_drift *drift)
+{
+	double factor = 1;
+
+	pthread_mutex_lock(&drift->lock);
+	if (drift->trained > 0)
+		factor = drift->mean / drift->trained;
+	pthread_mutex_unlock(&drift->lock);
+	return factor;
+}
+
+bool
+nv_drift_too_far(nv_drift *drift, uint64_t vertices)
+{
+	uint64_t enough =
+		NV_MAX((uint64_t) NV_DRIFT_MIN_ROWS, vertices / NV_DRIFT_SHARE);
+	bool far;
+
+	pthread_mutex_lock(&drift->lock);
+	far = drift->drifted >= enough &&
+		  drift->mean > NV_DRIFT_FACTOR * drift->trained;
+	pthread_mutex_unlock(&drift->lock);
+	return far;
+}
+
+/* --- Measured speeds --- */
+
+void
+nv_renew_note_link(nv_index *index, uint64_t ns)
+{
+	uint64_t mean = atomic_load(&index->link_row_ns);
+
+	/* Threads may overwrite each other's: it is a mean all the same. */
+	mean = mean == 0 ? ns : mean - mean / LINK_MEAN + ns / LINK_MEAN;
+	atomic_store(&index->link_row_ns, NV_MAX(mean, UINT64_C(1)));
+}
+
+/* How many times as fast as linking a row a build is. */
+static double
+speed_ratio(const nv_index *index)
+{
+	uint64_t build = atomic_load(&index->build_row_ns);
+	uint64_t link = atomic_load(&index->link_row_ns);
+	double ratio;
+
+	if (build == 0 || link == 0)
+		return NV_RENEW_RATIO;
+	ratio =
+		(double) link / (double) index->engine->n_inserters / (double) build;
+	return NV_MAX(NV_RENEW_RATIO_MIN, NV_MIN(ratio, NV_RENEW_RATIO_MAX));
+}
+
+/*
+ * Unlinked rows from which on a build over them and the graph's takes less
+ * time than linking them: u with u * ratio = vertices + u.
+ */
+static uint64_t
+backlog_worth_building(const nv_index *index, uint64_t vertices)
+{
+	double rows = (double) vertices / (speed_ratio(index) - 1);
+
+	return NV_MAX((uint64_t) rows, (uint64_t) NV_FIRST_GRAPH_ROWS);
+}
+
+bool
+nv_index_wants_backlog(const nv_index *index)
+{
+	return atomic_load(&index->renewal) != NV_RENEWAL_NONE;
+}
+
+/* --- What a build is made from --- */
+
+typedef struct stored
+{
+	uint64_t offset; /* of the record in the vector file */
+	uint32_t vertex;
+} stored;
+
+/* A window of the vector file. */
+typedef struct reader
+{
+	nv_body *body;
+	nv_build *build;
+	stored *list;
+	uint32_t n;
+	uint8_t *window;
+	uint64_t start, len, end; /* of the window; end of what is to be read */
+	nv_element_ref *refs;
+	uint32_t refs_room;
+	float *row;
+} reader;
+
+static int
+compare_stored(const void *a, const void *b)
+{
+	const stored *x = a, *y = b;
+
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Live vertices in the order of the file. */
+static nv_status
+list_stored(reader *r, nv_error *err)
+{
+	nv_store *store = r->body->store;
+	uint32_t vertices = nv_store_vertices(store);
+
+	r->list = nv_alloc_array((size_t) vertices + 1, sizeof(*r->list));
+	if (r->list == NULL)
+		return nv_fail(err, NV_ENOMEM, 0, "no memory to list %u vectors",
+					   vertices);
+	for (uint32_t v = 0; v < vertices; v++)
+	{
+		uint64_t offset;
+		uint32_t len, skip;
+
+		if (!nv_body_live(r->body, v))
+			continue;
+		nv_store_vector_extent(store, v, &offset, &len, &skip);
+		r->list[r->n++] = (stored){offset + skip, v};
+		r->end = NV_MAX(r->end, offset + len);
+	}
+	qsort(r->list, r->n, sizeof(*r->list), compare_stored);
+	return NV_OK;
+}
+
+/* The record of a vertex, as it is in the file. */
+static nv_status
+read_stored(reader *r, uint32_t vertex, nv_error *err)
+{
+	nv_store *store = r->body->store;
+	uint64_t offset;
+	uint32_t len, skip;
+	nv_status status;
+
+	nv_store_vector_extent(store, vertex, &offset, &len, &skip);
+	if (offset < r->start || offset + len > r->start + r->len)
+	{
+		uint64_t most = NV_MAX(r->end, offset + len) - offset;
+
+		r->start = offset;
+		r->len = NV_MIN(WINDOW, most);
+		status = nv_file_read(nv_store_vector_file(store), r->window, r->len,
+							  offset, err);
+		if (status != NV_OK)
+		{
+			r->len = 0;
+			return status;
+		}
+	}
+	memcpy(r->row, r->window + (offset - r->start) + skip,
+		   nv_store_get_params(store)->vector_bytes);
+	return NV_OK;
+}
+
+/* All rows of one vertex; its vector is verified like any that is read. */
+static nv_status
+add_vertex_rows(reader *r, uint32_t vertex, nv_error *err)
+{
+	nv_store *store = r->body->store;
+	uint64_t hash = nv_store_vector_hash(store, vertex);
+	nv_status status = read_stored(r, vertex, err);
+	uint32_t n;
+
+	if (status == NV_OK &&
+		nv_vector_hash(r->row, nv_store_get_params(store)->vector_bytes) !=
+			hash)
+		/* A vertex that died meanwhile may have lost its place. */
+		return nv_body_live(r->body, vertex)
+				   ? nv_fail(err, NV_ECORRUPT, 0,
+							 "vector of vertex %u in \"%s\" is damaged", vertex,
+							 r->body->dir)
+				   : NV_OK;
+	if (status == NV_OK &&
+		!nv_body_elements(r->body, vertex, &r->refs, &r->refs_room, &n))
+		status = nv_fail(err, NV_ENOMEM, 0, "no memory for rows");
+	for (uint32_t i = 0; status == NV_OK && i < n; i++)
+	{
+		nv_journal_entry entry = {r->refs[i].element, r->refs[i].generation,
+								  hash};
+
+		status = nv_build_own_add(r->build, &entry, r->row, err);
+	}
+	return status;
+}
+
+static nv_status
+add_body_rows(nv_build *build, nv_body *body, nv_error *err)
+{
+	reader r = {.body = body, .build = build};
+	nv_status status = NV_OK;
+
+	nv_assert(nv_store_get_params(body->store)->vector_bytes ==
+			  nv_store_get_params(body->store)->dim * sizeof(float));
+	nv_assert(nv_store_vector_extent_max(body->store) <= WINDOW);
+	r.window = aligned_alloc(NV_BLOCK, WINDOW);
+	r.row = nv_alloc(nv_store_get_params(body->store)->vector_bytes);
+	if (r.window == NULL || r.row == NULL)
+		status = nv_fail(err, NV_ENOMEM, 0, "no memory to read vectors");
+	if (status == NV_OK)
+		status = list_stored(&r, err);
+	for (uint32_t i = 0; i < r.n && status == NV_OK; i++)
+		status = add_vertex_rows(&r, r.list[i].vertex, err);
+	free(r.window);
+	free(r.row);
+	free(r.list);
+	free(r.refs);
+	return status;
+}
+
+static nv_status
+add_pending_rows(nv_build *build, nv_index *index, nv_error *err)
+{
+	uint32_t dim = index->params.dim;
+	nv_journal_entry *entries = nv_alloc_array(COPY_ROWS, sizeof(*entries));
+	float *vectors = nv_alloc_array((size_t) COPY_ROWS * dim, sizeof(float));
+	nv_status status = NV_OK;
+	bool more = true;
+
+	if (entries == NULL || vectors == NULL)
+		status = nv_fail(err, NV_ENOMEM, 0, "no memory for rows");
+	for (uint32_t slot = 0; more && status == NV_OK; slot += COPY_ROWS)
+	{
+		uint32_t n = nv_pending_copy(index->pending, slot, COPY_ROWS, entries,
+									 vectors, &more);
+
+		for (uint32_t i = 0; i < n && status == NV_OK; i++)
+			status = nv_build_own_add(build, &entries[i],
+									  vectors + (size_t) i * dim, err);
+	}
+	free(entries);
+	free(vectors);
+	return status;
+}
+
+/* --- The build --- */
+
+static nv_status
+build(nv_index *index, uint64_t rows, nv_req_build *result, nv_error *err)
+{
+	nv_engine *engine = index->engine;
+	nv_build *b;
+	nv_body *body;
+	nv_status status;
+
+	status = nv_build_own_begin(
+		index, rows, atomic_load(&engine->build_memory),
+		nv_parallel_threads(atomic_load(&engine->build_threads)), &b, err);
+	if (status != NV_OK)
+		return status;
+	/* From here on no row goes from one to the other. */
+	body = nv_index_body(index);
+	if (body != NULL)
+		status = add_body_rows(b, body, err);
+	if (status == NV_ECORRUPT)
+		nv_index_damaged(index, body);
+	nv_body_put(body);
+	if (status == NV_OK)
+		status = add_pending_rows(b, index, err);
+	return nv_build_own_end(b, status, result, err);
+}
+
+/* index->lock held; rows: what was pending. */
+static void
+note_failure(nv_index *index, nv_status status, const nv_error *err,
+			 uint64_t rows)
+{
+	nv_renew_plan *plan = &index->plan;
+	uint32_t shift = NV_MIN(plan->failures, (uint32_t) MAX_RETRY_SHIFT);
+
+	if (status == NV_EBUSY || status == NV_ECANCELLED)
+		return; /* it is looked at again as if nothing had been */
+	if (status == NV_EINVAL)
+	{
+		/* Most of them are equal, or a graph's rows are gone. */
+		plan->min_rows = 2 * rows;
+		if (index->body != NULL)
+			plan->after_ns = nv_now_ns() + (RETRY_NS << MAX_RETRY_SHIFT);
+		return;
+	}
+	plan->after_ns = nv_now_ns() + (RETRY_NS << shift);
+	plan->failures++;
+	plan->all_failures++;
+	if (plan->failures == 1)
+		nv_log(NV_LOG_WARNING,
+			   "graph of index %u of database %u could not be renewed: %s; it "
+			   "stays as it is and is tried again later",
+			   index->params.index_oid, index->key.database, err->detail);
+}
+
+static void
+finish(nv_index *index, nv_status status, const nv_req_build *result,
+	   uint64_t pending, double seconds, const nv_error *err)
+{
+	nv_engine *engine = index->engine;
+
+	pthread_mutex_lock(&index->lock);
+	if (status == NV_OK)
+	{
+		index->plan.failures = 0;
+		index->plan.min_rows = 0;
+		index->plan.renewals++;
+		nv_log(NV_LOG_INFO,
+			   "built a graph over %llu rows of index %u of database %u in "
+			   "%.1f s",
+			   (unsigned long long) result->rows, index->params.index_oid,
+			   index->key.database, seconds);
+	}
+	else
+		note_failure(index, status, err, pending);
+	atomic_store(&index->renewal, NV_RENEWAL_NONE);
+	pthread_mutex_unlock(&index->lock);
+	atomic_store(&engine->renewing, false);
+	nv_insert_wake(engine);
+}
+
+static void
+renew_job(nv_engine *engine, nv_job *job)
+{
+	nv_index *index = job->arg;
+	uint64_t started_ns = nv_now_ns();
+	uint64_t pending = nv_pending_count(index->pending), rows = pending;
+	nv_body *body = nv_index_body(index);
+	nv_req_build result = {0};
+	nv_error err = {0};
+	nv_status status;
+
+	if (body != NULL)
+		rows += atomic_load(&body->n_vertices) -
+				NV_MIN(atomic_load(&body->dead_vertices),
+					   (uint64_t) atomic_load(&body->n_vertices));
+	nv_body_put(body);
+	if (nv_now_ns() < atomic_load(&engine->renew_after_ns) ||
+		atomic_load(&engine->stopping))
+		status = nv_fail(&err, NV_ECANCELLED, 0, "build cancelled");
+	else
+		status = build(index, rows, &result, &err);
+	finish(index, status, &result, pending,
+		   (double) (nv_now_ns() - started_ns) / 1e9, &err);
+	nv_index_put(index);
+}
+
+/* --- The decision --- */
+
+/* An index as it is looked at. */
+typedef struct view
+{
+	uint64_t vertices; /* with rows */
+	uint64_t pending;
+	uint64_t row_bytes; /* of pending_memory */
+	bool grows_fast;    /* rows pour in */
+} view;
+
+/* Nothing may be built now, whatever there is; index->lock held. */
+static bool
+is_barred(const nv_index *index)
+{
+	return index->dropped || !index->loaded || index->pending == NULL ||
+		   index->build != NULL ||
+		   (index->state != NV_INDEX_READY && index->state != NV_INDEX_FULL) ||
+		   nv_now_ns() < index->plan.after_ns;
+}
+
+static bool
+fits(const nv_index *index, uint64_t rows)
+{
+	nv_engine *engine = index->engine;
+	uint32_t threads = nv_parallel_threads(atomic_load(&engine->build_threads));
+
+	return rows < NV_MAX_VERTICES &&
+		   nv_build_memory(&index->params, rows, threads) <=
+			   atomic_load(&engine->build_memory);
+}
+
+static void
+look(nv_index *index, view *v)
+{
+	uint64_t arrived = atomic_load(&index->arrived);
+
+	memset(v, 0, sizeof(*v));
+	v->pending = nv_pending_count(index->pending);
+	v->row_bytes = nv_pending_row_bytes(index->params.dim);
+	v->grows_fast = (arrived - index->plan.arrived) * FAST_SHARE > v->pending;
+	index->plan.arrived = arrived;
+	if (index->body != NULL)
+	{
+		uint64_t all = atomic_load(&index->body->n_vertices);
+		uint64_t dead = atomic_load(&index->body->dead_vertices);
+
+		v->vertices = all - NV_MIN(dead, all);
+	}
+}
+
+/* The graph or its codebook was made for less than there is. */
+static bool
+outgrown(nv_index *index, const view *v)
+{
+	nv_body *body = index->body;
+	uint64_t factor = body->built < NV_RENEW_FULL_SAMPLE
+						  ? NV_RENEW_GROWTH
+						  : NV_RENEW_GROWTH_TRAINED;
+
+	return v->vertices + v->pending >= factor * body->built ||
+		   nv_drift_too_far(&body->drift, v->vertices);
+}
+
+/* Codes that can only be mended by whoever sets build_memory: say so, once. */
+static void
+note_unsuited(nv_index *index, const view *v)
+{
+	nv_body *body = index->body;
+	uint64_t rows = v->vertices + v->pending;
+
+	if (body == NULL || body->drift.told ||
+		!nv_drift_too_far(&body->drift, v->vertices) || fits(index, rows))
+		return;
+	body->drift.told = true;
+	nv_log(NV_LOG_WARNING,
+		   "codes of index %u of database %u no longer suit its rows, but a "
+		   "build over %llu rows does not fit navis.build_memory: searches "
+		   "load more vectors or find fewer rows",
+		   index->params.index_oid, index->key.database,
+		   (unsigned long long) rows);
+}
+
+/* Rows that make a build worth its while if they wait for it. */
+static uint64_t
+backlog_wanted(const nv_index *index, const view *v)
+{
+	return index->body == NULL
+			   ? NV_MAX((uint64_t) NV_FIRST_GRAPH_ROWS, index->plan.min_rows)
+			   : backlog_worth_building(index, v->vertices);
+}
+
+/* A build is worth its while later rather than now. */
+static bool
+better_later(const nv_index *index, const view *v)
+{
+	nv_engine *engine = index->engine;
+
+	return v->grows_fast &&
+		   v->pending < NV_MAX(v->vertices, (uint64_t) NV_RENEW_FULL_SAMPLE) &&
+		   atomic_load(&engine->pending_bytes) <
+			   engine->config.pending_memory / 2;
+}
+
+/* What is to become of the index; index->lock held.  True: build now. */
+static bool
+decide(nv_index *index)
+{
+	nv_engine *engine = index->engine;
+	nv_renewal renewal = NV_RENEWAL_NONE;
+	uint64_t wanted;
+	bool now = false;
+	view v;
+
+	if (atomic_load(&index->renewal) == NV_RENEWAL_RUNS)
+		return false;
+	if (!is_barred(index))
+	{
+		look(index, &v);
+		wanted = backlog_wanted(index, &v);
+		note_unsuited(index, &v);
+		if (fits(index, v.vertices + NV_MAX(v.pending, wanted)))
+		{
+			bool backlog = v.pending >= wanted;
+
+			if (wanted * v.row_bytes < engine->config.pending_memory / 2)
+				renewal = NV_RENEWAL_BACKLOG;
+			if (backlog && better_later(index, &v))
+				renewal = NV_RENEWAL_DUE;
+			else
+				now = backlog || (index->body != NULL && outgrown(index, &v));
+		}
+	}
+	/* Builds of others go first. */
+	if (now && (atomic_load(&engine->build_bytes) > 0 ||
+				nv_now_ns() < atomic_load(&engine->renew_after_ns) ||
+				atomic_exchange(&engine->renewing, true)))
+		now = false;
+	atomic_store(&index->renewal, now ? NV_RENEWAL_RUNS : renewal);
+	return now;
+}
+
+/* An index that is to be built over, with a reference; or NULL. */
+static nv_index *
+choose(nv_engine *engine)
+{
+	nv_index *chosen = NULL;
+
+	pthread_mutex_lock(&engine->lock);
+	for (uint32_t i = 0; i < NV_MAX_INDEXES; i++)
+		for (nv_index *x = engine->table[i]; x != NULL; x = x->hash_next)
+		{
+			bool now;
+
+			pthread_mutex_lock(&x->lock);
+			now = decide(x);
+			pthread_mutex_unlock(&x->lock);
+			if (now)
+			{
+				nv_assert(chosen == NULL);
+				atomic_fetch_add(&x->refs, 1);
+				chosen = x;
+			}
+		}
+	pthread_mutex_unlock(&engine->lock);
+	return chosen;
+}
+
+static void
+sleep_a_tick(nv_engine *engine)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += TICK_MS * 1000000;
+	if (until.tv_nsec >= 1000000000)
+	{
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	pthread_mutex_lock(&engine->wake_lock);
+	while (!atomic_load(&engine->stopping) &&
+		   pthread_cond_timedwait(&engine->wake_cond, &engine->wake_lock,
+								  &until) == 0)
+		;
+	pthread_mutex_unlock(&engine->wake_lock);
+}
+
+void *
+nv_renewer_main(void *arg)
+{
+	nv_engine *engine = arg;
+
+	/* Without insert threads rows stay as they come. */
+	while (!atomic_load(&engine->stopping) && engine->config.insert_threads > 0)
+	{
+		nv_index *index = choose(engine);
+
+		if (index != NULL && nv_submit_job(engine, &engine->builders, renew_job,
+										   NULL, index) != NV_OK)
+		{
+			atomic_store(&index->renewal, NV_RENEWAL_NONE);
+			atomic_store(&engine->renewing, false);
+			nv_index_put(index);
+		}
+		sleep_a_tick(engine);
+	}
+	return NULL;
+}
+
+/* --- Giving way --- */
+
+/* Cancels what the engine builds by itself. */
+static void
+cancel_own(nv_engine *engine)
+{
+	pthread_mutex_lock(&engine->lock);
+	for (uint32_t i = 0; i < NV_MAX_INDEXES; i++)
+		for (nv_index *x = engine->table[i]; x != NULL; x = x->hash_next)
+		{
+			pthread_mutex_lock(&x->lock);
+			nv_build_cancel_own(x);
+			pthread_mutex_unlock(&x->lock);
+		}
+	pthread_mutex_unlock(&engine->lock);
+}
+
+bool
+nv_renew_give_way(nv_engine *engine)
+{
+	uint64_t end = nv_now_ns() + GIVE_WAY_NS;
+
+	if (!atomic_load(&engine->renewing))
+		return false;
+	atomic_store(&engine->renew_after_ns, end);
+	while (atomic_load(&engine->renewing) && nv_now_ns() < end)
+	{
+		struct timespec pause = {.tv_nsec = 10000000};
+
+		cancel_own(engine);
+		nanosleep(&pause, NULL);
+	}
+	return true;
+}
+
+void
+nv_engine_set_build(nv_engine *engine, uint64_t build_memory,
+					uint32_t build_threads)
+{
+	atomic_store(&engine->build_memory, build_memory);
+	atomic_store(&engine->build_threads, build_threads);
+}
