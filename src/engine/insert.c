@@ -218,6 +218,8 @@ row_failed(nv_index *index, nv_body *body, const nv_error *err)
 	uint64_t failures = atomic_fetch_add(&index->inserted.failures, 1) + 1;
 
 	atomic_store(&index->insert_after_ns, nv_now_ns() + RETRY_NS);
+	if (err->status == NV_ENOSPC)
+		atomic_store(&body->no_space, true);
 	if (err->status == NV_ECORRUPT)
 		nv_index_damaged(index, body);
 	/* The first, the second, the fourth, ... */
@@ -244,8 +246,13 @@ link_next(inserter *t, nv_index *index)
 	status = link_claimed(index, l, &entry, t->row, &later, &err);
 	nv_equal_release(l->body->equal, entry.hash);
 	t->worked_ns = nv_now_ns();
+	if (atomic_load(&index->parked) > 0)
+		nv_places_serve(t->engine);
 	if (status == NV_OK && !later)
+	{
+		atomic_store(&l->body->no_space, false);
 		return true;
+	}
 	nv_pending_give_back(index->pending, &entry);
 	if (status != NV_OK)
 		row_failed(index, l->body, &err);
@@ -445,6 +452,7 @@ nv_inserter_main(void *arg)
 	{
 		nv_log(NV_LOG_WARNING, "an insert thread could not start: %s",
 			   err.detail);
+		atomic_fetch_sub(&t.engine->inserters_running, 1);
 		nv_ring_destroy(t.linker.ring);
 		return NULL;
 	}
