@@ -5,6 +5,8 @@
  */
 #include "engine_fixture.h"
 
+#include "pending.h"
+
 #define QUEUE 4u
 #define BASE 1200u
 #define EXTRA 5 /* requests beside those that fill the queue */
@@ -305,6 +307,83 @@ test_no_threads(void **state)
 	assert_int_equal(info(f)->insert_reserved, 0);
 }
 
+/* --- Rows whose vector did not change --- */
+
+static nv_status
+insert_unchanged(fixture *f, uint32_t element, uint32_t row)
+{
+	nv_request *r = begin(f, NV_REQ_INSERT);
+
+	r->u.insert = (nv_req_insert){
+		.element = element,
+		.generation = 1,
+		.hash = hash_row(f, row),
+		.lsn = 1,
+		.dim = DIM,
+		.unchanged = 1,
+	};
+	memcpy(r->data, f->rows + (size_t) row * DIM, DIM * sizeof(float));
+	return call(f);
+}
+
+/* A vertex that is there gets another element, without a seek. */
+static void
+test_unchanged(void **state)
+{
+	fixture *f = *state;
+	uint64_t vertices = info(f)->vertices, seeks = f->r->u.info.seeks;
+
+	for (uint32_t i = 0; i < 100; i++)
+		assert_int_equal(insert_unchanged(f, 5000 + i, i * 7), NV_OK);
+	while (info(f)->pending_rows > 0)
+		usleep(1000);
+	assert_int_equal(f->r->u.info.vertices, vertices);
+	assert_int_equal(f->r->u.info.seeks, seeks);
+	assert_int_equal(f->r->u.info.inserted_equal, 100);
+	/* The hint is wrong: a vertex of its own. */
+	assert_int_equal(insert_unchanged(f, 5100, BASE), NV_OK);
+	while (info(f)->pending_rows > 0)
+		usleep(1000);
+	assert_int_equal(f->r->u.info.vertices, vertices + 1);
+	assert_int_equal(f->r->u.info.seeks, seeks + 1);
+	assert_int_equal(f->r->u.info.inserted_equal, 100);
+}
+
+/* What is hurried is taken first; the others keep their order. */
+static void
+test_hurry(void **state)
+{
+	static const uint32_t order[] = {4, 2, 0, 1, 3, 5};
+	_Atomic uint64_t used = 0;
+	nv_pending *p = nv_pending_create(DIM, &used, 1 << 20);
+	nv_journal_entry taken, entry[6];
+	float row[DIM] = {0};
+
+	for (uint32_t i = 0; i < 6; i++)
+	{
+		entry[i] = (nv_journal_entry){i, 1, i + 1};
+		assert_int_equal(nv_pending_add(p, &entry[i], row, NULL), NV_OK);
+	}
+	nv_pending_hurry(p, &entry[2]);
+	nv_pending_hurry(p, &entry[4]);
+	nv_pending_hurry(p, &entry[4]);
+	nv_pending_hurry(p, &(nv_journal_entry){3, 2, 4}); /* not there */
+	assert_int_equal(nv_pending_waiting(p), 6);
+	for (uint32_t i = 0; i < 6; i++)
+	{
+		assert_true(nv_pending_take(p, &taken, row));
+		assert_int_equal(taken.element, order[i]);
+		nv_pending_hurry(p, &taken); /* taken: it waits no more */
+	}
+	assert_false(nv_pending_take(p, &taken, row));
+	nv_pending_give_back(p, &entry[1]);
+	nv_pending_give_back(p, &entry[5]);
+	nv_pending_hurry(p, &entry[5]);
+	assert_true(nv_pending_take(p, &taken, row));
+	assert_int_equal(taken.element, 5);
+	nv_pending_free(p);
+}
+
 /* --- Many writers --- */
 
 static _Atomic uint32_t next_row;
@@ -358,9 +437,16 @@ main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(name)                                                             \
 	cmocka_unit_test_setup_teardown(name, setup_queue, teardown_queue)
-		TEST(test_waits),      TEST(test_abandoned), TEST(test_offered),
-		TEST(test_without),    TEST(test_drop),      TEST(test_stop),
-		TEST(test_no_threads), TEST(test_many),
+		TEST(test_waits),
+		TEST(test_abandoned),
+		TEST(test_offered),
+		TEST(test_without),
+		TEST(test_drop),
+		TEST(test_stop),
+		TEST(test_no_threads),
+		TEST(test_unchanged),
+		cmocka_unit_test(test_hurry),
+		TEST(test_many),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
