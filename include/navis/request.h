@@ -59,7 +59,8 @@ typedef enum nv_request_kind
 	NV_REQ_CHECKPOINT,
 	NV_REQ_INFO,
 	NV_REQ_DROP,
-	NV_REQ_FOLLOWED
+	NV_REQ_FOLLOWED,
+	NV_REQ_RESERVE
 } nv_request_kind;
 
 #define NV_REQUEST_DATA 65536 /* bytes of payload, in and out */
@@ -133,7 +134,41 @@ typedef struct nv_req_insert
 	uint64_t lsn; /* of the journal append */
 	uint32_t dim;
 	uint32_t from_heap; /* 1: catch-up, not a new row */
+	uint32_t place;     /* which of the request's places it comes with */
+	uint32_t unchanged; /* 1: probably the vector of another row's */
 } nv_req_insert;
+
+/*
+ * RESERVE: a place in the insert queue for one row, before the journal is
+ * touched.  Answered when there is room; parked until then.  granted = 0: none
+ * is needed, INSERT may come without.  NV_ENOSPC: the files cannot grow.
+ *
+ * The place is one of the words request.place, named by u.reserve.place and
+ * then by u.insert.place.  Its states:
+ *
+ *	NV_PLACE_NONE
+ *	NV_PLACE_WANTED	set by the owner before RESERVE
+ *	TAKEN			set by the engine in its place: the owner has it
+ *	OFFERED			set by the engine with the answer of an INSERT: the owner
+ *					may take it without asking (-> TAKEN), the engine may take
+ *					it back (-> NONE)
+ *
+ * All by compare-and-swap.  The owner gives a place back by setting NONE,
+ * whatever the word says; the engine finds out when it needs room.
+ */
+#define NV_REQUEST_PLACES 4
+
+#define NV_PLACE_NONE 0
+#define NV_PLACE_WANTED 1
+#define NV_PLACE_STATE 3 /* mask; above it the engine's number of the place */
+#define NV_PLACE_OFFERED 2
+#define NV_PLACE_TAKEN 3
+
+typedef struct nv_req_reserve
+{
+	uint32_t place;   /* in */
+	uint32_t granted; /* out */
+} nv_req_reserve;
 
 /* DELETE: elements are out of every later answer.  data = n nv_element_ref. */
 typedef struct nv_element_ref
@@ -343,6 +378,9 @@ typedef struct nv_req_info
 	uint64_t moved;     /* lists moved so that their pages get free */
 	uint64_t promotions;
 	uint64_t insert_failures; /* rows put back for another try */
+	uint64_t insert_reserved; /* places given to rows that are to come */
+	uint64_t insert_waits;    /* writers that waited for a place */
+	uint64_t insert_wait_ns;  /* how long in all */
 	uint32_t insert_threads;
 	uint32_t window_insert;   /* w, or UINT32_MAX: everything is loaded */
 	uint32_t insert_observed; /* warm-up of it so far */
@@ -387,6 +425,7 @@ typedef struct nv_request
 	int32_t sys_errno;
 	uint64_t engine; /* incarnation it was submitted to */
 	uint64_t owner;  /* changes when another backend takes the slot */
+	_Atomic uint64_t place[NV_REQUEST_PLACES]; /* see nv_req_reserve */
 	nv_key key;
 	/* progress of long work, written by the engine */
 	_Atomic uint32_t phase;
@@ -395,6 +434,7 @@ typedef struct nv_request
 	{
 		nv_req_search search;
 		nv_req_insert insert;
+		nv_req_reserve reserve;
 		nv_req_delete del;
 		nv_req_open open;
 		nv_req_reconcile reconcile;

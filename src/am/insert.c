@@ -1,6 +1,10 @@
 /*
  * insert.c
- *		aminsert: journal first, then the engine.
+ *		aminsert: a place in the insert queue, the journal, then the engine.
+ *
+ * The place is waited for before the journal is touched: there is room in the
+ * queue and on disk for the row, or the statement waits or fails and nothing
+ * has happened (design, invariant 9).  Where nobody links rows, none is needed.
  *
  * When aminsert returns, every later search of this server finds the row
  * (design, invariant 6): either the engine has taken the vector, or it knows
@@ -9,7 +13,7 @@
  *
  * Nothing but an interrupt can come between append and publication, and an
  * error here aborts the row: what stays is the entry of an aborted insert,
- * which needs no vector.
+ * which needs no vector, and the place is given back.
  */
 #include "postgres.h"
 
@@ -24,8 +28,18 @@ typedef struct NavisNewRow
 {
 	const float *vector;
 	uint32 dim;
-	uint64 hash; /* 0: nothing for the engine */
+	uint64 hash;      /* 0: nothing for the engine */
+	nv_key key;       /* of the index, if there is something */
+	bool unchanged;   /* says the executor: the vector may be the old row's */
+	NavisPlace place; /* in the queue */
 } NavisNewRow;
+
+static void
+add_index_context(void *arg)
+{
+	errcontext("inserting into index \"%s\"",
+			   RelationGetRelationName((Relation) arg));
+}
 
 /*
  * Checks the value against the index, whose dimensions the first row sets.
@@ -35,13 +49,16 @@ examine_row(Relation index, Datum value, bool isnull, NavisNewRow *row)
 {
 	NavisMeta meta;
 
-	memset(row, 0, sizeof(NavisNewRow));
+	row->vector = NULL;
+	row->dim = 0;
+	row->hash = 0;
 	if (isnull)
 		return;
 	navis_meta_read(index, &meta);
 	row->vector =
 		navis_vector_from_datum(value, meta.element_type, 0, &row->dim);
 	row->hash = navis_journal_hash(meta.metric, row->vector, row->dim);
+	navis_make_key(&row->key, meta.identity);
 	while (meta.dim != row->dim && !navis_meta_set_dimensions(index, row->dim))
 	{
 		/* Ends in the error that names both, unless it changes just now. */
@@ -49,6 +66,27 @@ examine_row(Relation index, Datum value, bool isnull, NavisNewRow *row)
 		(void) navis_vector_from_datum(value, meta.element_type, meta.dim,
 									   &row->dim);
 	}
+}
+
+/*
+ * Waits for a place in the queue, unless the row has one.  A full disk fails
+ * the statement here.
+ */
+static void
+reserve(Relation index, NavisNewRow *row)
+{
+	nv_request *request;
+
+	if (row->place.taken != NV_PLACE_NONE || row->hash == 0)
+		return;
+	if (navis_place_reserve(&row->key, &row->place, &request) != NV_ENOSPC)
+		return;
+	ereport(ERROR, (errcode(ERRCODE_DISK_FULL),
+					errmsg("could not extend the files of index \"%s\": %s",
+						   RelationGetRelationName(index), strerror(ENOSPC)),
+					errdetail("%s.", request->detail),
+					errhint("Free space on the file system of "
+							"navis.directory, or drop the index.")));
 }
 
 /* Fills and submits one INSERT request; the status is the engine's. */
@@ -64,6 +102,8 @@ publish_once(nv_request *request, const NavisNewRow *row,
 	insert->lsn = appended->lsn;
 	insert->dim = row->dim;
 	insert->from_heap = 0;
+	insert->place = row->place.word;
+	insert->unchanged = row->unchanged;
 	memcpy(request->data, row->vector, row->dim * sizeof(float));
 	return navis_request_call(request, NULL, NULL);
 }
@@ -139,6 +179,22 @@ publish(Relation heap, Relation index, const NavisNewRow *row,
 	}
 }
 
+/* The row as a whole; its place is given back by the caller. */
+static void
+insert_row(Relation heap, Relation index, Datum value, bool isnull,
+		   ItemPointer tid, NavisNewRow *row)
+{
+	NavisAppended appended;
+
+	do
+	{
+		examine_row(index, value, isnull, row);
+		reserve(index, row);
+	} while (!navis_journal_append(index, tid, row->hash, row->dim, &appended));
+	if (row->hash != 0)
+		publish(heap, index, row, &appended);
+}
+
 bool
 navis_insert(Relation index, Datum *values, bool *isnull, ItemPointer tid,
 			 Relation heap, IndexUniqueCheck unique, bool unchanged,
@@ -147,14 +203,22 @@ navis_insert(Relation index, Datum *values, bool *isnull, ItemPointer tid,
 	MemoryContext context = AllocSetContextCreate(
 		CurrentMemoryContext, "navis insert", ALLOCSET_SMALL_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	NavisNewRow row;
-	NavisAppended appended;
+	ErrorContextCallback callback = {error_context_stack, add_index_context,
+									 index};
+	NavisNewRow *row = palloc0(sizeof(NavisNewRow));
 
-	do
-		examine_row(index, values[0], isnull[0], &row);
-	while (!navis_journal_append(index, tid, row.hash, row.dim, &appended));
-	if (row.hash != 0)
-		publish(heap, index, &row, &appended);
+	row->unchanged = unchanged;
+	error_context_stack = &callback;
+	PG_TRY();
+	{
+		insert_row(heap, index, values[0], isnull[0], tid, row);
+	}
+	PG_FINALLY();
+	{
+		navis_place_drop(&row->place);
+	}
+	PG_END_TRY();
+	error_context_stack = callback.previous;
 
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);

@@ -421,16 +421,27 @@ walk_next(IndexScanDesc scan)
 /* --- start --- */
 
 static void
+add_index_context(void *arg)
+{
+	errcontext("searching index \"%s\"",
+			   RelationGetRelationName((Relation) arg));
+}
+
+static void
 read_query(IndexScanDesc scan)
 {
 	NavisScan *so = scan->opaque;
+	ErrorContextCallback callback = {error_context_stack, add_index_context,
+									 scan->indexRelation};
 	ScanKey key = &scan->orderByData[0];
 	MemoryContext old = MemoryContextSwitchTo(so->work);
 	const float *vector;
 	float *copy;
 
+	error_context_stack = &callback;
 	vector = navis_vector_from_datum(key->sk_argument, so->meta.element_type,
 									 so->meta.dim, &so->dim);
+	error_context_stack = callback.previous;
 	copy = palloc(so->dim * sizeof(float));
 	memcpy(copy, vector, so->dim * sizeof(float));
 	so->query = copy;

@@ -110,7 +110,10 @@ compare_row(NavisScan *so, NavisFetch *fetch, TupleTableSlot *slot,
 			if (dim != so->dim)
 				ereport(ERROR, (errcode(ERRCODE_DATA_EXCEPTION),
 								errmsg("vector has %u dimensions, expected %u",
-									   dim, so->dim)));
+									   dim, so->dim),
+								errcontext("comparing row (%u,%u)",
+										   ItemPointerGetBlockNumber(tid),
+										   ItemPointerGetOffsetNumber(tid))));
 			distance = nv_distance((nv_metric) so->meta.metric, so->query,
 								   vector, dim);
 			if (isnan(distance))
@@ -153,10 +156,19 @@ sort_rows(IndexScanDesc scan, NavisFetch *fetch, TupleTableSlot *slot)
 	pfree(entries);
 }
 
+static void
+add_index_context(void *arg)
+{
+	errcontext("exact scan of index \"%s\"",
+			   RelationGetRelationName((Relation) arg));
+}
+
 void
 navis_sweep_begin(IndexScanDesc scan)
 {
 	NavisScan *so = scan->opaque;
+	ErrorContextCallback callback = {error_context_stack, add_index_context,
+									 scan->indexRelation};
 	MemoryContext old = MemoryContextSwitchTo(so->work);
 	TupleTableSlot *slot;
 	NavisFetch *fetch;
@@ -166,7 +178,9 @@ navis_sweep_begin(IndexScanDesc scan)
 		MakeSingleTupleTableSlot(so->slot->tts_tupleDescriptor, &TTSOpsVirtual);
 	fetch = navis_fetch_begin(scan->heapRelation, scan->indexRelation,
 							  scan->xs_snapshot);
+	error_context_stack = &callback;
 	sort_rows(scan, fetch, slot);
+	error_context_stack = callback.previous;
 	navis_fetch_end(fetch);
 	ExecDropSingleTupleTableSlot(slot);
 	tuplesort_performsort(so->sort);

@@ -23,9 +23,9 @@ navis_engine_hint(NavisEngineStatus status)
 			return "Set shared_preload_libraries = 'navis' and restart the "
 				   "server.";
 		case NAVIS_ENGINE_NO_WORKER:
-			return "Raise max_worker_processes if no worker slot is free; "
-				   "otherwise the server log says why the engine did not "
-				   "start.";
+			return "Raise max_worker_processes if no worker slot is free. If "
+				   "the server log says that the engine could not start, look "
+				   "at navis.directory and navis.io_method.";
 		case NAVIS_ENGINE_STARTING:
 			return "The engine is starting; try again in a moment.";
 		case NAVIS_ENGINE_STOPPED:

@@ -160,6 +160,11 @@ grow(nv_edges *edges, uint64_t pages, nv_error *err)
 	want = NV_MIN(nv_round_up(want, GROW_PAGES), NV_MAX_EDGE_PAGES);
 	/* Pages below the capacity are written meanwhile, none above. */
 	status = nv_file_reserve(edges->file, want * NV_PAGE, err);
+	if (status == NV_ENOSPC && want > pages)
+	{
+		want = pages; /* a disk that is almost full */
+		status = nv_file_reserve(edges->file, want * NV_PAGE, err);
+	}
 	if (status != NV_OK)
 		return status;
 	pthread_mutex_lock(&edges->allocator);
@@ -180,6 +185,30 @@ nv_edges_reserve(nv_store *store, uint64_t pages, nv_error *err)
 	status = grow(edges, pages, err);
 	pthread_mutex_unlock(&edges->growing);
 	return status;
+}
+
+bool
+nv_edges_have_room(nv_store *store, uint64_t pages)
+{
+	nv_edges *edges = &store->edges;
+	bool have;
+
+	pthread_mutex_lock(&edges->allocator);
+	have = edges->free_count + (edges->capacity - edges->pages) >= pages;
+	pthread_mutex_unlock(&edges->allocator);
+	return have;
+}
+
+nv_status
+nv_edges_make_room(nv_store *store, uint64_t pages, nv_error *err)
+{
+	nv_edges *edges = &store->edges;
+	uint64_t all;
+
+	pthread_mutex_lock(&edges->allocator);
+	all = edges->pages + (pages - NV_MIN(pages, edges->free_count));
+	pthread_mutex_unlock(&edges->allocator);
+	return nv_edges_reserve(store, NV_MIN(all, NV_MAX_EDGE_PAGES), err);
 }
 
 bool

@@ -47,6 +47,7 @@ nv_config_defaults(nv_config *config)
 	config->fsync = true;
 	config->insert_threads = 2;
 	config->insert_list_size = 100;
+	config->insert_queue_size = 2000;
 	config->casr_percentile_insert = 90;
 	config->build_memory = UINT64_C(2) << 30;
 	config->build_threads = 0;
@@ -345,6 +346,8 @@ housekeeper_main(void *arg)
 		nv_checkpoint_changed(engine, false);
 		nv_cursors_expire(engine);
 		nv_builds_expire(engine);
+		if (atomic_load(&engine->places.n_parked) > 0)
+			nv_places_serve(engine);
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_sec += HOUSEKEEPING_SECONDS;
 		pthread_mutex_lock(&engine->wake_lock);
@@ -368,13 +371,13 @@ check_config(const nv_config *c, nv_error *err)
 		return nv_fail(err, NV_EINVAL, 0, "interleave is %u, not 1 to 32",
 					   c->interleave);
 	if (c->insert_threads > MAX_INSERT_THREADS || c->insert_list_size < 4 ||
-		c->insert_list_size > NV_BUILD_MAX_LIST ||
+		c->insert_list_size > NV_BUILD_MAX_LIST || c->insert_queue_size < 1 ||
 		!(c->casr_percentile_insert >= 1 && c->casr_percentile_insert <= 100))
 		return nv_fail(err, NV_EINVAL, 0,
 					   "insert_threads is %u, insert_list_size %u, "
-					   "casr_percentile_insert %g",
+					   "insert_queue_size %u, casr_percentile_insert %g",
 					   c->insert_threads, c->insert_list_size,
-					   c->casr_percentile_insert);
+					   c->insert_queue_size, c->casr_percentile_insert);
 	if (c->max_cursors < 1 || c->casr_warmup < 1 ||
 		c->casr_warmup > NV_CASR_MAX_WARMUP)
 		return nv_fail(err, NV_EINVAL, 0,
@@ -422,6 +425,7 @@ init_locks(nv_engine *engine)
 	pthread_mutex_init(&engine->cursor_lock, NULL);
 	pthread_mutex_init(&engine->insert_lock, NULL);
 	pthread_cond_init(&engine->insert_cond, NULL);
+	nv_places_init(engine);
 	init_pool(engine, &engine->jobs);
 	init_pool(engine, &engine->builders);
 }
@@ -467,6 +471,7 @@ start_threads(nv_engine *engine, nv_error *err)
 		i->engine = engine;
 		status = start_thread(&i->thread, nv_inserter_main, i, err);
 		engine->n_inserters += status == NV_OK;
+		atomic_fetch_add(&engine->inserters_running, status == NV_OK);
 	}
 	return status;
 }
@@ -619,6 +624,7 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 		pthread_join(engine->searchers[i].thread, NULL);
 	}
 	stop_pool(&engine->jobs);
+	nv_places_close(engine);
 	cancel_builds(engine);
 	nv_builds_expire(engine);
 	if (checkpoint && nv_now_ns() < deadline)

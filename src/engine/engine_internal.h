@@ -59,6 +59,7 @@ typedef struct nv_body
 	char dir[NV_PATH];
 	_Atomic bool remove_dir;  /* superseded or dropped: remove when closed */
 	_Atomic bool given_up;    /* its files are opened anew: write no more */
+	_Atomic bool no_space;    /* linking met a full disk last */
 	_Atomic uint32_t linkers; /* insert threads that may write to it */
 	nv_store *store;
 	nv_pq *pq;
@@ -118,6 +119,8 @@ typedef struct nv_insert_counters
 	_Atomic uint64_t moved;      /* lists moved so that pages get free */
 	_Atomic uint64_t promotions; /* new members of the entrance graph */
 	_Atomic uint64_t failures;   /* rows that wait for another try */
+	_Atomic uint64_t waits;      /* writers that waited for a place */
+	_Atomic uint64_t wait_ns;    /* how long in all */
 } nv_insert_counters;
 
 struct nv_index
@@ -134,7 +137,7 @@ struct nv_index
 	nv_body *body; /* NULL: no graph */
 	nv_pass *passes;
 	nv_followed followed; /* valid in state READY */
-	nv_build *build; /* running */
+	nv_build *build;      /* running */
 	uint32_t next_generation;
 	_Atomic uint64_t lsn;            /* newest journal LSN handed over */
 	pthread_mutex_t load_lock;       /* serialises loading */
@@ -152,6 +155,9 @@ struct nv_index
 	_Atomic uint64_t link_row_ns;     /* a row linked by one thread; 0: none */
 	_Atomic uint32_t renewal;         /* nv_renewal */
 	nv_renew_plan plan;               /* the renewer's own */
+	/* Places of the queue given to rows to come; changed under places.lock. */
+	_Atomic uint64_t reserved;
+	_Atomic uint32_t parked; /* requests that wait for one */
 	nv_index *hash_next;
 };
 
@@ -202,6 +208,29 @@ typedef struct nv_inserter
 	pthread_t thread;
 } nv_inserter;
 
+/* One place of an insert queue that a row will come for; see reserve.c. */
+typedef struct nv_queue_place
+{
+	nv_index *index;     /* with a reference; NULL: not in use */
+	nv_request *request; /* whose word it is */
+	uint32_t word;
+	uint32_t next_free;
+	uint64_t number; /* as the word says it */
+} nv_queue_place;
+
+typedef struct nv_parked nv_parked;
+
+typedef struct nv_places
+{
+	pthread_mutex_t lock; /* before index->lock */
+	nv_queue_place *place;
+	uint32_t n, room, free; /* used ever, allocated, first free one */
+	uint64_t last_serial;
+	nv_parked *first, **last; /* requests that wait, in their order */
+	_Atomic uint32_t n_parked;
+	_Atomic uint64_t bytes; /* of pending_memory */
+} nv_places;
+
 struct nv_engine
 {
 	nv_config config;
@@ -217,6 +246,8 @@ struct nv_engine
 	uint32_t n_searchers;
 	nv_inserter *inserters;
 	uint32_t n_inserters;
+	_Atomic uint32_t inserters_running;
+	nv_places places;
 	pthread_mutex_t insert_lock; /* insert threads sleep on it */
 	pthread_cond_t insert_cond;
 	_Atomic uint32_t insert_idle;   /* how many do, or are about to */
@@ -393,8 +424,8 @@ extern nv_status nv_sidecar_create(const nv_engine *engine, const nv_key *key,
 								   nv_error *err);
 /* An empty directory for a graph, in place of what may be there. */
 extern nv_status nv_sidecar_create_graph(const nv_engine *engine,
-										 const nv_key *key,
-										 uint32_t generation, nv_error *err);
+										 const nv_key *key, uint32_t generation,
+										 nv_error *err);
 /* Generations on disk, highest first; returns their number (at most max). */
 extern uint32_t nv_sidecar_generations(const nv_engine *engine,
 									   const nv_key *key, uint32_t *out,
@@ -443,6 +474,26 @@ extern bool nv_insert_next(struct nv_linker *linker, nv_index *index,
 extern void nv_insert_wake(nv_engine *engine);
 /* Waits until no insert thread writes to the body, nor ever will. */
 extern void nv_insert_wait(nv_engine *engine, nv_body *body);
+
+/* --- reserve.c --- */
+
+extern void nv_places_init(nv_engine *engine);
+extern void nv_request_reserve(nv_engine *engine, nv_request *request);
+/*
+ * The row of an INSERT has come (or will not): its place is free, and if it
+ * was accepted and there is room the next one is offered.  Returns true if the
+ * row came with a place.
+ */
+extern bool nv_places_used(nv_engine *engine, nv_index *index,
+						   nv_request *request, bool accepted);
+/* Room may have come: answers whoever can go on. */
+extern void nv_places_serve(nv_engine *engine);
+/* Lets go of parked requests whose owners gave up; cheap. */
+extern void nv_places_look(nv_engine *engine);
+/* Takes all places of an index back. */
+extern void nv_places_of_index(nv_engine *engine, nv_index *index);
+/* At the end of the engine, after all threads that may park requests. */
+extern void nv_places_close(nv_engine *engine);
 
 /* --- engine.c --- */
 

@@ -170,6 +170,22 @@ nv_equal_find(nv_equal *equal, const nv_store *store, uint64_t hash,
 	return status;
 }
 
+bool
+nv_equal_expect(nv_equal *equal, const nv_store *store, uint64_t hash)
+{
+	bool found = false;
+
+	if (pthread_mutex_trylock(&equal->lock) != 0)
+		return false;
+	if (equal->filled)
+		for (uint64_t i = hash & (equal->size - 1);
+			 equal->table[i] != NV_NO_VERTEX && !found;
+			 i = (i + 1) & (equal->size - 1))
+			found = nv_store_vector_hash(store, equal->table[i]) == hash;
+	pthread_mutex_unlock(&equal->lock);
+	return found;
+}
+
 void
 nv_equal_add(nv_equal *equal, const nv_store *store, uint32_t vertex)
 {

@@ -34,6 +34,12 @@ extern void nv_equal_release(nv_equal *equal, uint64_t hash);
 extern nv_status nv_equal_find(nv_equal *equal, const nv_store *store,
 							   uint64_t hash, uint32_t out[NV_EQUAL_MAX],
 							   uint32_t *n, nv_error *err);
+/*
+ * Some vertex has this hash, probably: a hint that neither waits nor reads.
+ * False as long as nobody has asked nv_equal_find.
+ */
+extern bool nv_equal_expect(nv_equal *equal, const nv_store *store,
+							uint64_t hash);
 /* The vertex has got its first list; its hash was looked for and is claimed. */
 extern void nv_equal_add(nv_equal *equal, const nv_store *store,
 						 uint32_t vertex);

@@ -271,6 +271,11 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 	note_replaced(index, &entry);
 	status = nv_pending_add(index->pending, &entry, vector, err);
 	atomic_fetch_add(&index->arrived, 1);
+	/* A row of a vertex that is there needs no seek: it need not wait for
+	   those that do.  What is equal is decided when it is linked. */
+	if (status == NV_OK && in->unchanged && index->body != NULL &&
+		nv_equal_expect(index->body->equal, index->body->store, in->hash))
+		nv_pending_hurry(index->pending, &entry);
 	if (status == NV_ELIMIT || status == NV_ENOMEM)
 	{
 		if (index->state != NV_INDEX_FULL)
@@ -303,6 +308,7 @@ nv_request_insert(nv_engine *engine, nv_request *request)
 		pthread_mutex_unlock(&index->lock);
 		if (status == NV_OK)
 			nv_insert_wake(engine);
+		nv_places_used(engine, index, request, status == NV_OK);
 	}
 	nv_index_put(index);
 	nv_answer(engine, request, status, &err);
@@ -458,6 +464,9 @@ info_inserted(nv_index *index, nv_req_info *info)
 	info->moved = atomic_load(&c->moved);
 	info->promotions = atomic_load(&c->promotions);
 	info->insert_failures = atomic_load(&c->failures);
+	info->insert_reserved = atomic_load(&index->reserved);
+	info->insert_waits = atomic_load(&c->waits);
+	info->insert_wait_ns = atomic_load(&c->wait_ns);
 }
 
 static void

@@ -222,6 +222,8 @@ row_failed(nv_index *index, nv_body *body, const nv_error *err)
 	uint64_t failures = atomic_fetch_add(&index->inserted.failures, 1) + 1;
 
 	atomic_store(&index->insert_after_ns, nv_now_ns() + RETRY_NS);
+	if (err->status == NV_ENOSPC)
+		atomic_store(&body->no_space, true);
 	if (err->status == NV_ECORRUPT)
 		nv_index_damaged(index, body);
 	/* The first, the second, the fourth, ... */
@@ -248,8 +250,11 @@ nv_insert_next(nv_linker *l, nv_index *index, float *row)
 	nv_equal_claim(l->body->equal, entry.hash);
 	status = link_claimed(index, l, &entry, row, &later, &err);
 	nv_equal_release(l->body->equal, entry.hash);
+	if (atomic_load(&index->parked) > 0)
+		nv_places_serve(index->engine);
 	if (status == NV_OK && !later)
 	{
+		atomic_store(&l->body->no_space, false);
 		nv_renew_note_link(index, nv_now_ns() - started_ns);
 		return true;
 	}
@@ -458,6 +463,7 @@ nv_inserter_main(void *arg)
 	{
 		nv_log(NV_LOG_WARNING, "an insert thread could not start: %s",
 			   err.detail);
+		atomic_fetch_sub(&t.engine->inserters_running, 1);
 		nv_ring_destroy(t.linker.ring);
 		return NULL;
 	}

@@ -87,7 +87,8 @@ extern nv_status nv_path_rename(const char *from, const char *to,
 								nv_error *err);
 /* Removes a file; NV_OK also when there is none. */
 extern nv_status nv_path_remove(const char *path, nv_error *err);
-/* Removes a file or a directory with what is in it; NV_OK when there is none. */
+/* Removes a file or a directory with what is in it; NV_OK when there is none.
+ */
 extern nv_status nv_remove_tree(const char *path, nv_error *err);
 
 /* "fsync = off" of the server. */

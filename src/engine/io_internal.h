@@ -74,8 +74,7 @@ typedef struct nv_disk
 	int (*change)(void *arg, nv_name_change what, const char *path,
 				  const char *to);
 	/* 0 or -errno (ENOTDIR for a file); found may be NULL */
-	int (*list)(void *arg, const char *path, nv_name_fn found,
-				void *found_arg);
+	int (*list)(void *arg, const char *path, nv_name_fn found, void *found_arg);
 } nv_disk;
 
 /* NULL: the real one.  Only while no other thread opens files. */

@@ -188,4 +188,5 @@ nv_local_abandon(nv_local *l, nv_request *r)
 {
 	if (!change_state(r, NV_SUBMITTED, NV_ABANDONED))
 		change_state(r, NV_RUNNING, NV_ABANDONED);
+	local_kick(l);
 }

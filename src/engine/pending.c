@@ -36,7 +36,7 @@ struct nv_pending
 	uint64_t limit;
 	pending_chunk **chunks;
 	uint32_t n_slots; /* ever used */
-	uint32_t n_live;
+	_Atomic uint32_t n_live;
 	uint32_t *free_slots;
 	uint32_t n_free, free_room;
 	uint32_t *table; /* slot numbers, by element */
@@ -289,6 +289,31 @@ nv_pending_give_back(nv_pending *p, const nv_journal_entry *entry)
 	pthread_rwlock_unlock(&p->lock);
 }
 
+void
+nv_pending_hurry(nv_pending *p, const nv_journal_entry *entry)
+{
+	uint32_t place, slot;
+
+	pthread_rwlock_wrlock(&p->lock);
+	place = table_find(p, entry->element);
+	slot = place != NO_SLOT ? p->table[place] : NO_SLOT;
+	if (slot != NO_SLOT && entry_of(p, slot)->generation == entry->generation &&
+		chunk_of(p, slot)->waits[slot % CHUNK] && p->first != slot)
+	{
+		queue_out(p, slot);
+		*prev_of(p, slot) = NO_SLOT;
+		*next_of(p, slot) = p->first;
+		if (p->first != NO_SLOT)
+			*prev_of(p, p->first) = slot;
+		else
+			p->last = slot;
+		p->first = slot;
+		chunk_of(p, slot)->waits[slot % CHUNK] = true;
+		atomic_fetch_add(&p->waiting, 1);
+	}
+	pthread_rwlock_unlock(&p->lock);
+}
+
 uint64_t
 nv_pending_waiting(const nv_pending *p)
 {
@@ -406,14 +431,9 @@ nv_pending_has(nv_pending *p, uint32_t element, uint32_t generation,
 }
 
 uint64_t
-nv_pending_count(nv_pending *p)
+nv_pending_count(const nv_pending *p)
 {
-	uint64_t n;
-
-	pthread_rwlock_rdlock(&p->lock);
-	n = p->n_live;
-	pthread_rwlock_unlock(&p->lock);
-	return n;
+	return atomic_load(&p->n_live);
 }
 
 uint32_t

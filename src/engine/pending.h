@@ -36,6 +36,8 @@ extern nv_status nv_pending_add(nv_pending *p, const nv_journal_entry *entry,
  */
 extern bool nv_pending_take(nv_pending *p, nv_journal_entry *entry,
 							float *vector);
+/* The row, if it waits, is the next to be taken. */
+extern void nv_pending_hurry(nv_pending *p, const nv_journal_entry *entry);
 /* The row (if it is still there) waits again, last of all. */
 extern void nv_pending_give_back(nv_pending *p, const nv_journal_entry *entry);
 /* Rows that wait to be taken; a hint without the lock. */
@@ -46,7 +48,7 @@ extern bool nv_pending_remove(nv_pending *p, uint32_t element,
 							  uint32_t generation);
 extern bool nv_pending_has(nv_pending *p, uint32_t element, uint32_t generation,
 						   uint64_t hash);
-extern uint64_t nv_pending_count(nv_pending *p);
+extern uint64_t nv_pending_count(const nv_pending *p);
 /* The generation in which the element is there; false: it is not. */
 extern bool nv_pending_generation(nv_pending *p, uint32_t element,
 								  uint32_t *generation);

@@ -365,6 +365,7 @@ finish(nv_index *index, nv_status status, const nv_req_build *result,
 	pthread_mutex_unlock(&index->lock);
 	atomic_store(&engine->renewing, false);
 	nv_insert_wake(engine);
+	nv_places_serve(engine);
 }
 
 static void

@@ -403,10 +403,12 @@ drop_job(nv_engine *engine, nv_job *job)
 			atomic_store(&index->body->remove_dir, true);
 		pthread_mutex_unlock(&index->lock);
 		nv_cursors_of_index(engine, index);
+		nv_places_of_index(engine, index);
 		nv_index_remove(index);
 		status = nv_sidecar_remove(engine, &job->request->key, &err);
 		pthread_mutex_unlock(&index->load_lock);
 		nv_index_put(index);
+		nv_places_serve(engine);
 	}
 	nv_answer(engine, job->request, status, &err);
 }
@@ -467,6 +469,9 @@ dispatch(searcher *s, nv_request *request)
 		case NV_REQ_INSERT:
 			nv_request_insert(engine, request);
 			break;
+		case NV_REQ_RESERVE:
+			nv_request_reserve(engine, request);
+			break;
 		case NV_REQ_DELETE:
 			nv_request_delete(engine, request);
 			break;
@@ -524,6 +529,7 @@ static void
 searcher_loop(searcher *s)
 {
 	const nv_port *port = s->engine->port;
+	uint32_t looked = 0;
 
 	for (;;)
 	{
@@ -533,6 +539,10 @@ searcher_loop(searcher *s)
 		bool progress = false;
 
 		serve_forget(s);
+		/* Whoever gives a request up wakes us. */
+		if (ticket != looked && atomic_load(&s->engine->places.n_parked) > 0)
+			nv_places_look(s->engine);
+		looked = ticket;
 		if (atomic_load(&s->engine->stopping) && busy == 0)
 			return;
 		while (busy < s->n_tasks && !atomic_load(&s->engine->stopping) &&

@@ -220,6 +220,14 @@ extern nv_status nv_store_set_blob(nv_store *store, nv_blob which,
 								   const uint8_t *bytes, size_t len,
 								   nv_error *err);
 
+/*
+ * Space on disk for so many vertices that will be added: have_room tells from
+ * memory, make_room extends the files (NV_ENOSPC: nothing is harmed).
+ */
+extern bool nv_store_have_room(nv_store *store, uint64_t rows);
+extern nv_status nv_store_make_room(nv_store *store, uint64_t rows,
+									nv_error *err);
+
 /* One a linking thread: owns its open page and a few vector records. */
 extern nv_status nv_writer_create(nv_store *store, nv_writer **writer,
 								  nv_error *err);

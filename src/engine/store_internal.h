@@ -12,6 +12,7 @@
  * writer.c			replacing a list
  * vector_file.c	places of vectors, bulk writing of vectors
  * vertex.c		vertices that are added one by one
+ * room.c			space on disk for rows that are to come
  * epoch.c			readers, and slots that wait for them or for a root
  */
 #ifndef NAVIS_STORE_INTERNAL_H
@@ -133,6 +134,10 @@ typedef struct nv_edges
 /* Space on disk and in memory for at least `pages` pages. */
 extern nv_status nv_edges_reserve(nv_store *store, uint64_t pages,
 								  nv_error *err);
+/* So many pages can be taken without reserving. */
+extern bool nv_edges_have_room(nv_store *store, uint64_t pages);
+extern nv_status nv_edges_make_room(nv_store *store, uint64_t pages,
+									nv_error *err);
 /* There is no free page and will be none before slots are released. */
 extern bool nv_edges_full(nv_store *store);
 /* A free page, or false: reserve first.  The gate is held shared. */
@@ -157,6 +162,8 @@ extern void nv_slot_write(uint8_t *slot, uint32_t vertex, uint64_t sequence,
 /* --- Vector file --- */
 
 #define NV_VECTOR_BUFFER (1024 * 1024)
+/* Writers at a time for whose unfinished units there is to be space. */
+#define NV_MAX_WRITERS 32
 
 typedef struct nv_vectors
 {
@@ -199,6 +206,11 @@ nv_vector_file_size(uint32_t vector_bytes, uint64_t records)
 }
 
 extern void nv_vectors_end_bulk(nv_store *store);
+
+/* Space on disk for the vectors of so many more vertices; see vertex.c. */
+extern bool nv_vectors_have_room(nv_store *store, uint64_t rows);
+extern nv_status nv_vectors_make_room(nv_store *store, uint64_t rows,
+									  nv_error *err);
 
 /* A writer's unit of vector records; all zero: none. */
 typedef struct nv_unit

@@ -148,6 +148,11 @@ reserve_space(nv_store *store, uint64_t bytes, nv_error *err)
 		want = nv_round_up(NV_MAX(want, bytes), NV_BLOCK);
 		/* Others write below what there was, nobody above. */
 		status = nv_file_reserve(vectors->file, want, err);
+		if (status == NV_ENOSPC && want > nv_round_up(bytes, NV_BLOCK))
+		{
+			want = nv_round_up(bytes, NV_BLOCK); /* a disk almost full */
+			status = nv_file_reserve(vectors->file, want, err);
+		}
 		if (status == NV_OK)
 		{
 			pthread_mutex_lock(&vectors->lock);
@@ -157,6 +162,43 @@ reserve_space(nv_store *store, uint64_t bytes, nv_error *err)
 	}
 	pthread_mutex_unlock(&vectors->growing);
 	return status;
+}
+
+/* Length of the file with so many vertices more; vectors->lock is held. */
+static uint64_t
+length_with(const nv_store *store, unit_shape shape, uint64_t rows)
+{
+	uint64_t units = rows / shape.records + 1 + NV_MAX_WRITERS;
+
+	return (store->vectors.next_unit + units) * shape.bytes;
+}
+
+bool
+nv_vectors_have_room(nv_store *store, uint64_t rows)
+{
+	nv_vectors *vectors = &store->vectors;
+	bool have;
+
+	pthread_mutex_lock(&vectors->lock);
+	have = vectors->counted &&
+		   length_with(store, shape_of(store), rows) <= vectors->space;
+	pthread_mutex_unlock(&vectors->lock);
+	return have;
+}
+
+nv_status
+nv_vectors_make_room(nv_store *store, uint64_t rows, nv_error *err)
+{
+	nv_vectors *vectors = &store->vectors;
+	nv_status status = NV_OK;
+	uint64_t bytes;
+
+	pthread_mutex_lock(&vectors->lock);
+	if (!vectors->counted)
+		status = count_units(store, shape_of(store), err);
+	bytes = length_with(store, shape_of(store), rows);
+	pthread_mutex_unlock(&vectors->lock);
+	return status == NV_OK ? reserve_space(store, bytes, err) : status;
 }
 
 /* The ids of the unit exist, without list, hash and code. */

@@ -94,11 +94,21 @@ withdraw(nv_request *request)
 		atomic_store(&request->state, NV_IDLE);
 }
 
+/* Whatever the engine has noted of places in insert queues is void. */
+static void
+clear_places(nv_request *request)
+{
+	for (int i = 0; i < NV_REQUEST_PLACES; i++)
+		atomic_store(&request->place[i], NV_PLACE_NONE);
+}
+
 static void
 leave_slot(int code, Datum arg)
 {
-	if (my_slot != NULL)
-		withdraw(&my_slot->request);
+	if (my_slot == NULL)
+		return;
+	clear_places(&my_slot->request);
+	withdraw(&my_slot->request);
 }
 
 /* First request of this process.  An owner number is never given twice. */
@@ -112,6 +122,7 @@ enter_slot(void)
 	may_spin = sysconf(_SC_NPROCESSORS_ONLN) > 1;
 	before_shmem_exit(leave_slot, 0);
 	my_slot = &navis_control->slots[my_number];
+	clear_places(&my_slot->request);
 	atomic_store(&my_slot->latch, MyLatch);
 }
 
@@ -337,6 +348,112 @@ navis_request_call_noerror(nv_request *request, int timeout_ms)
 		return answer(request);
 	withdraw(request);
 	return NV_ECANCELLED;
+}
+
+/* --- places in insert queues --- */
+
+/* What the words of my slot are for. */
+typedef struct PlaceWord
+{
+	nv_key key;
+	uint64 incarnation; /* 0: nothing yet */
+	uint64 used;        /* a clock of uses */
+} PlaceWord;
+
+static PlaceWord place_words[NV_REQUEST_PLACES];
+
+/* The word of this index and engine, else the one used longest ago. */
+static uint32
+word_for(const nv_key *key, uint64 incarnation, bool *known)
+{
+	uint32 oldest = 0;
+
+	for (uint32 i = 0; i < NV_REQUEST_PLACES; i++)
+	{
+		*known = place_words[i].incarnation == incarnation &&
+				 memcmp(&place_words[i].key, key, sizeof(nv_key)) == 0;
+		if (*known)
+			return i;
+		if (place_words[i].used < place_words[oldest].used)
+			oldest = i;
+	}
+	return oldest;
+}
+
+/* Has the engine offered one?  No request is needed then. */
+static bool
+take_offered(NavisPlace *place)
+{
+	_Atomic uint64 *word = &my_slot->request.place[place->word];
+	uint64 offered = atomic_load(word);
+
+	if ((offered & NV_PLACE_STATE) != NV_PLACE_OFFERED)
+		return false;
+	place->taken = (offered & ~(uint64) NV_PLACE_STATE) | NV_PLACE_TAKEN;
+	return atomic_compare_exchange_strong(word, &offered, place->taken);
+}
+
+static nv_status
+ask_for_place(nv_request *request, NavisPlace *place)
+{
+	_Atomic uint64 *word = &request->place[place->word];
+	nv_status status;
+
+	place->taken = NV_PLACE_NONE;
+	request->u.reserve.place = place->word;
+	atomic_store(word, NV_PLACE_WANTED);
+	PG_TRY();
+	{
+		status = navis_request_call(request, NULL, NULL);
+	}
+	PG_CATCH();
+	{
+		atomic_store(word, NV_PLACE_NONE);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (status == NV_OK && request->u.reserve.granted)
+		place->taken = atomic_load(word);
+	else
+		atomic_store(word, NV_PLACE_NONE);
+	return status;
+}
+
+nv_status
+navis_place_reserve(const nv_key *key, NavisPlace *place, nv_request **request)
+{
+	static uint64 clock = 0;
+	uint64 incarnation = navis_engine_incarnation();
+	PlaceWord *about;
+	bool known;
+
+	*request = NULL;
+	place->word = 0;
+	place->taken = NV_PLACE_NONE;
+	if (incarnation == 0 || MyProc == NULL)
+		return NV_OK;
+	place->word = word_for(key, incarnation, &known);
+	about = &place_words[place->word];
+	about->used = ++clock;
+	if (known && my_slot != NULL && take_offered(place))
+		return NV_OK;
+	place->taken = NV_PLACE_NONE;
+	*request = navis_request_begin(NV_REQ_RESERVE, key);
+	if (*request == NULL)
+		return NV_OK;
+	about->key = *key;
+	about->incarnation = (*request)->engine;
+	return ask_for_place(*request, place);
+}
+
+void
+navis_place_drop(const NavisPlace *place)
+{
+	uint64 taken = place->taken;
+
+	if (taken != NV_PLACE_NONE)
+		atomic_compare_exchange_strong(&my_slot->request.place[place->word],
+									   &taken, NV_PLACE_NONE);
 }
 
 /* --- without waiting --- */

@@ -67,6 +67,26 @@ extern nv_request *navis_request_begin_noerror(nv_request_kind kind,
 extern nv_status navis_request_call_noerror(nv_request *request,
 											int timeout_ms);
 
+/* A place in the insert queue of an index, for one row. */
+typedef struct NavisPlace
+{
+	uint32 word;  /* of the slot; for nv_req_insert.place */
+	uint64 taken; /* NV_PLACE_NONE: none is needed */
+} NavisPlace;
+
+/*
+ * Waits, interruptibly, for a place: to be called before the journal is
+ * touched, and without locks, as navis_request_call.  No request is made if the
+ * engine offered one with the answer of the last INSERT.  NV_ENOSPC: the files
+ * of the index cannot grow, *request tells the rest.  Everything else means
+ * that the row may be appended; it goes with or without a place.
+ */
+extern nv_status navis_place_reserve(const nv_key *key, NavisPlace *place,
+									 nv_request **request);
+
+/* Gives it back; harmless when the row has come.  Throws nothing. */
+extern void navis_place_drop(const NavisPlace *place);
+
 /*
  * Lets the engine free a cursor.  Throws nothing, waits for nothing: safe in
  * memory context callbacks and in transaction abort.

@@ -22,6 +22,7 @@ int navis_io_method;
 int navis_search_threads;
 int navis_insert_threads;
 int navis_insert_list_size;
+int navis_insert_queue_size;
 double navis_casr_percentile_insert;
 int navis_cache_size;
 double navis_cache_window;
@@ -121,6 +122,11 @@ define_start_insert(GucContext start)
 		"Sets the number of candidates kept when a row's place is sought.",
 		"A longer list links rows better and takes longer.",
 		&navis_insert_list_size, 100, 10, 1000, start, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable(
+		"navis.insert_queue_size",
+		"Sets the number of rows of an index that may wait to be linked.",
+		"Writers wait when there are more.", &navis_insert_queue_size, 2000, 1,
+		1000000, start, 0, NULL, NULL, NULL);
 	DefineCustomRealVariable(
 		"navis.casr_percentile_insert",
 		"Sets the percentile of calibrated rerank windows an insert uses.",

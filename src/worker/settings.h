@@ -11,6 +11,7 @@ extern int navis_io_method;   /* nv_io_method */
 extern int navis_search_threads;
 extern int navis_insert_threads;
 extern int navis_insert_list_size;
+extern int navis_insert_queue_size;
 extern double navis_casr_percentile_insert;
 extern int navis_cache_size; /* kB */
 extern double navis_cache_window;

@@ -198,6 +198,7 @@ make_config(nv_config *config)
 	config->search_threads = (uint32) navis_search_threads;
 	config->insert_threads = (uint32) navis_insert_threads;
 	config->insert_list_size = (uint32) navis_insert_list_size;
+	config->insert_queue_size = (uint32) navis_insert_queue_size;
 	config->casr_percentile_insert = navis_casr_percentile_insert;
 	config->interleave = INTERLEAVE;
 	config->cache_size = (uint64) navis_cache_size * 1024;
