@@ -277,6 +277,12 @@ list_indexes(nv_engine *engine, nv_index ***out)
 	return n;
 }
 
+uint32_t
+nv_engine_indexes(nv_engine *engine, nv_index ***list)
+{
+	return list_indexes(engine, list);
+}
+
 /*
  * A changed index is published when its time is over, or when lists that only
  * the last checkpoint needs, or rows that are in none, have become many

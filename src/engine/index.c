@@ -91,6 +91,7 @@ nv_index_remove(nv_index *index)
 			*p = index->hash_next;
 			engine->n_indexes--;
 			found = true;
+			nv_stats_index_gone(index);
 			break;
 		}
 	pthread_mutex_unlock(&engine->lock);
@@ -201,10 +202,12 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 	nv_checkpoint_hooks hooks = {index, cut_hook, flush_hook};
 	nv_body *body = nv_index_body(index);
 	nv_status status;
+	uint64_t start;
 
 	if (body == NULL)
 		return NV_OK;
 	pthread_mutex_lock(&index->checkpoint_lock);
+	start = nv_now_ns();
 	status = save_calibration(body, err);
 	if (status == NV_OK)
 		status = save_entrance(body, err);
@@ -212,6 +215,7 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 	if (status == NV_OK)
 		status = nv_store_checkpoint(body->store, &hooks, err);
 	atomic_store(&index->checkpointed_ns, nv_now_ns());
+	nv_stats_checkpoint(index, status == NV_OK, nv_now_ns() - start);
 	pthread_mutex_unlock(&index->checkpoint_lock);
 	nv_body_put(body);
 	return status;
@@ -359,9 +363,9 @@ info_buckets(nv_body *body, nv_bucket_info *out)
 	return n;
 }
 
-/* The window of position seeking with the settings there are. */
+/* The windows of position seeking and of the default searches. */
 static void
-info_seeking(nv_body *body, nv_req_info *info)
+info_windows(nv_body *body, nv_req_info *info)
 {
 	const nv_config *config = &body->engine->config;
 	int bucket = nv_casr_bucket(NV_DEFAULT_K, config->insert_list_size);
@@ -370,6 +374,12 @@ info_seeking(nv_body *body, nv_req_info *info)
 										 config->casr_percentile_insert);
 	if (bucket >= 0)
 		info->insert_observed = nv_casr_observed(body->casr_insert, bucket);
+	bucket = nv_casr_bucket(NV_DEFAULT_K, NV_DEFAULT_LIST);
+	info->window_search = nv_casr_window(
+		body->casr, bucket,
+		info->percentile >= 1 && info->percentile <= 100 ? info->percentile
+														 : 99);
+	info->search_observed = nv_casr_observed(body->casr, bucket);
 }
 
 static void
@@ -408,7 +418,12 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->entrance_live = nv_entrance_live(body->entrance);
 	info->retired_slots = stats.retired_slots;
 	info->live_slots = stats.live_slots;
-	info_seeking(body, info);
+	info->rmw_pages = stats.rmw_pages;
+	info->rmw_hits_search = stats.rmw_hits[NV_CACHE_SEARCH];
+	info->rmw_hits_insert = stats.rmw_hits[NV_CACHE_INSERT];
+	info->pages_written = stats.pages_written;
+	info->page_writes = stats.page_writes;
+	info_windows(body, info);
 }
 
 static void
@@ -460,9 +475,11 @@ nv_request_info(nv_engine *engine, nv_request *request)
 {
 	nv_index *index = nv_index_get(engine, &request->key, false);
 	nv_req_info *info = &request->u.info;
+	double percentile = info->percentile;
 	nv_body *body;
 
 	memset(info, 0, sizeof(*info));
+	info->percentile = percentile;
 	info_engine(engine, info);
 	if (index == NULL)
 	{
@@ -485,8 +502,8 @@ nv_request_info(nv_engine *engine, nv_request *request)
 	}
 	pthread_mutex_unlock(&index->lock);
 	info->pending_limit = engine->config.pending_memory;
-	info->searches = atomic_load(&index->searches);
 	info_inserted(index, info);
+	nv_stats_index(index, info);
 	if (body != NULL)
 		info_body(body, info, request->data);
 	nv_body_put(body);

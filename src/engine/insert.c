@@ -448,6 +448,7 @@ nv_inserter_main(void *arg)
 		nv_ring_destroy(t.linker.ring);
 		return NULL;
 	}
+	atomic_store(&self->running, true);
 	inserter_loop(&t);
 	(void) nv_linker_use(&t.linker, NULL, NULL);
 	nv_ring_destroy(t.linker.ring);

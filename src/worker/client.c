@@ -62,6 +62,18 @@ navis_engine_incarnation(void)
 }
 
 void
+navis_engine_process(int *pid, TimestampTz *started)
+{
+	*pid = 0;
+	*started = 0;
+	if (navis_control == NULL)
+		return;
+	*pid = (int) atomic_load(&navis_control->worker_pid);
+	if (atomic_load(&navis_control->incarnation) != 0)
+		*started = (TimestampTz) atomic_load(&navis_control->engine_started);
+}
+
+void
 navis_make_key(nv_key *key, const uint8 *identity)
 {
 	memset(key, 0, sizeof(*key));

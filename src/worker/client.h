@@ -11,6 +11,8 @@
 
 #include "postgres.h"
 
+#include "datatype/timestamp.h"
+
 #include "navis/request.h"
 
 /* Why there is no engine. */
@@ -27,6 +29,12 @@ extern NavisEngineStatus navis_engine_status(void);
 
 /* Number that changes with every start of the engine; 0: none runs. */
 extern uint64 navis_engine_incarnation(void);
+
+/*
+ * The worker process: its pid (0: there is none), and when the engine that
+ * runs in it was started (0: none does).
+ */
+extern void navis_engine_process(int *pid, TimestampTz *started);
 
 /* Fills key for an index of the current database. */
 extern void navis_make_key(nv_key *key, const uint8 *identity);
