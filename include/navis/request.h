@@ -64,6 +64,7 @@ typedef enum nv_request_kind
 } nv_request_kind;
 
 #define NV_REQUEST_DATA 65536 /* bytes of payload, in and out */
+#define NV_TITLE_SIZE 192     /* of what the log calls an index */
 
 /* One element that an answer names; in distance order. */
 typedef struct nv_hit
@@ -405,6 +406,8 @@ typedef struct nv_request
 	uint64_t engine; /* incarnation it was submitted to */
 	uint64_t owner;  /* changes when another backend takes the slot */
 	nv_key key;
+	/* OPEN, BUILD_BEGIN: how the log names the index; may be empty */
+	char title[NV_TITLE_SIZE];
 	/* progress of long work, written by the engine */
 	_Atomic uint32_t phase;
 	_Atomic uint64_t done, total;

@@ -154,6 +154,7 @@ struct nv_index
 	nv_engine *engine;
 	nv_key key;
 	nv_index_params params;
+	char title[NV_TITLE_SIZE]; /* for the log; set and kept as params */
 	pthread_mutex_t lock; /* state, body pointer, passes, build, deleted log */
 	uint32_t state;       /* nv_index_state, without BUILDING */
 	bool loaded;          /* the sidecar was looked at */
@@ -162,7 +163,7 @@ struct nv_index
 	nv_body *body; /* NULL: no graph */
 	nv_pass *passes;
 	nv_followed followed; /* valid in state READY */
-	nv_build *build; /* running */
+	nv_build *build;      /* running */
 	uint32_t next_generation;
 	_Atomic uint64_t lsn;            /* newest journal LSN handed over */
 	pthread_mutex_t load_lock;       /* serialises loading */
@@ -282,6 +283,9 @@ extern void nv_index_put(nv_index *index);
 extern void nv_index_remove(nv_index *index);
 extern nv_body *nv_index_body(nv_index *index); /* with a reference, or NULL */
 extern void nv_index_set_lsn(nv_index *index, uint64_t lsn);
+/* What the index is made of and called in the log; index->lock held. */
+extern void nv_index_describe(nv_index *index, const nv_index_params *params,
+							  const char *title);
 /* Damage was met in the body: scans are exact until it is rebuilt. */
 extern void nv_index_damaged(nv_index *index, nv_body *body);
 /* Publishes a checkpoint of the body if there is one. */

@@ -118,13 +118,26 @@ nv_index_damaged(nv_index *index, nv_body *body)
 {
 	if (atomic_fetch_add(&body->damaged, 1) == 0)
 		nv_log(NV_LOG_WARNING,
-			   "sidecar \"%s\" is damaged; scans of index %u are exact until "
-			   "it is rebuilt",
-			   body->dir, index->params.index_oid);
+			   "sidecar \"%s\" of %s is damaged; scans are exact until it is "
+			   "rebuilt",
+			   body->dir, index->title);
 	pthread_mutex_lock(&index->lock);
 	if (index->body == body && index->state == NV_INDEX_READY)
 		index->state = NV_INDEX_DAMAGED;
 	pthread_mutex_unlock(&index->lock);
+}
+
+void
+nv_index_describe(nv_index *index, const nv_index_params *params,
+				  const char *title)
+{
+	index->params = *params;
+	if (title[0] != '\0')
+		snprintf(index->title, sizeof(index->title), "%s", title);
+	else
+		snprintf(index->title, sizeof(index->title),
+				 "index with OID %u of the database with OID %u",
+				 params->index_oid, index->key.database);
 }
 
 void
@@ -251,8 +264,8 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 	if (status == NV_ELIMIT || status == NV_ENOMEM)
 	{
 		if (index->state != NV_INDEX_FULL)
-			nv_log(NV_LOG_INFO, "index %u of database %u: %s; scans are exact",
-				   index->params.index_oid, index->key.database, err->detail);
+			nv_log(NV_LOG_INFO, "%s: %s; scans are exact", index->title,
+				   err->detail);
 		index->state = NV_INDEX_FULL;
 	}
 	return status;

@@ -47,6 +47,12 @@ extern void navis_make_key(nv_key *key, const uint8 *identity);
 extern nv_request *navis_request_begin(nv_request_kind kind, const nv_key *key);
 
 /*
+ * OPEN and BUILD_BEGIN: tells the engine what its log may call the index. Reads
+ * catalogs.
+ */
+extern void navis_request_title(nv_request *request, Oid index_oid);
+
+/*
  * Submits and waits for the answer; returns its status, NV_EUNUSABLE when the
  * engine went away meanwhile.  Interrupts are served: an error thrown from
  * here (cancel, terminate, postmaster death) abandons the request.  Must not be
