@@ -13,8 +13,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-# What position seeking loses against the exact scan, with a frontier of 100.
-my $recall_needed = 0.95;
+# Of the ten nearest, with a frontier of 100; a fresh build has 0.99 here.
+my $recall_needed = 0.97;
 my $rows = 5000;
 my $pool = 8000;
 my $queries = 100;
@@ -50,6 +50,19 @@ BEGIN
   INSERT INTO searches
     SELECT k, cardinality(ids), (SELECT count(DISTINCT x) FROM unnest(ids) x),
            d = (SELECT array_agg(x ORDER BY x) FROM unnest(d) x);
+END $$;
+-- Recall@10 by distance: among equal vectors the exact scan may name other rows.
+CREATE FUNCTION near(q real[], OUT recall float8, OUT graph int) LANGUAGE plpgsql AS $$
+DECLARE
+  d float8[];
+  truth float8[];
+BEGIN
+  PERFORM set_config('enable_indexscan', 'on', true), set_config('enable_seqscan', 'off', true);
+  EXECUTE 'SELECT array_agg(v <-> $1) FROM (SELECT v FROM words ORDER BY v <-> $1 LIMIT 10) s' INTO d USING q;
+  graph := (SELECT count(*) FROM navis_last_scan() WHERE mode = 'graph' AND rows = 10 AND hops > 0);
+  PERFORM set_config('enable_indexscan', 'off', true), set_config('enable_seqscan', 'on', true);
+  EXECUTE 'SELECT array_agg(v <-> $1) FROM (SELECT v FROM words ORDER BY v <-> $1 LIMIT 10) s' INTO truth USING q;
+  recall := (SELECT count(*) FROM unnest(d) x WHERE x <= (SELECT max(t) FROM unnest(truth) t)) / 10.0;
 END $$;
 SQL
 
@@ -154,9 +167,9 @@ sub settled
 	like($mode, qr/^graph/, "$name: from the graph");
 	is(one("SELECT vertices - deleted_vertices - (SELECT count(DISTINCT v) FROM words) FROM navis_stat_indexes WHERE indexrelname = 'words_v'"),
 		0, "$name: a live vertex for each distinct vector");
-	my ($recall, $n, $searches, $graph) = split /\|/, one("SELECT * FROM nt_recall('words_v', '<->', 'queries', 10)");
+	my ($recall, $graph) = split /\|/, one("SELECT round(avg(n.recall)::numeric, 4), sum(n.graph) FROM queries, near(v) n");
 	note("$name: recall $recall");
-	cmp_ok($recall, '>=', $recall_needed, "$name: recall@10 against the exact scan");
+	cmp_ok($recall, '>=', $recall_needed, "$name: recall\@10 against the exact scan");
 	is($graph, $queries, "$name: all searches by the graph");
 	# The rows that came last, and those that have been there for long.  Now and
 	# then a vertex loses its links from others to nearer ones.
