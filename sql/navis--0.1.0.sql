@@ -128,3 +128,94 @@ CREATE FUNCTION navis_last_scan(
 AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION navis_last_scan() IS
   'what the last scan of a navis index in this session did';
+
+--
+-- Statistics: of the indexes of this database, of the engine.  A row's counters
+-- are of the time since the engine opened the index, or since it started.
+--
+
+CREATE FUNCTION navis_stat_get_indexes(
+  OUT indexrelid oid, OUT state text,
+  OUT queue_length int8, OUT unlinked_rows int8,
+  OUT insert_waits int8, OUT insert_wait_time float8,
+  OUT rows_inserted int8, OUT rows_equal int8, OUT rows_retried int8,
+  OUT seeks int8, OUT seek_explored int8, OUT seek_vectors int8,
+  OUT seek_pages int8, OUT seek_pages_hit int8,
+  OUT link_pages int8, OUT link_pages_hit int8, OUT insert_bytes_read int8,
+  OUT relinks int8, OUT overflow_prunes int8, OUT lists_moved int8,
+  OUT promotions int8,
+  OUT searches int8, OUT search_vectors int8,
+  OUT search_pages int8, OUT search_pages_hit int8,
+  OUT search_unlinked int8, OUT search_bytes_read int8,
+  OUT w_search int8, OUT w_insert int8,
+  OUT vertices int8, OUT deleted_vertices int8, OUT deleted_fraction float8,
+  OUT slots_used int8, OUT slots_retired int8,
+  OUT edge_pages int8, OUT edge_pages_free int8,
+  OUT rmw_pages int8, OUT rmw_hits_search int8, OUT rmw_hits_insert int8,
+  OUT pages_written int8, OUT page_writes int8,
+  OUT checkpoints int8, OUT checkpoint_failures int8,
+  OUT last_checkpoint timestamptz, OUT checkpoint_time float8
+) RETURNS SETOF record
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 10;
+COMMENT ON FUNCTION navis_stat_get_indexes() IS
+  'statistics of the navis indexes of this database';
+
+CREATE VIEW navis_stat_indexes AS
+  SELECT x.indrelid AS relid, s.indexrelid,
+         n.nspname AS schemaname, t.relname, i.relname AS indexrelname,
+         s.state, s.queue_length, s.unlinked_rows,
+         s.insert_waits, s.insert_wait_time,
+         s.rows_inserted, s.rows_equal, s.rows_retried, s.seeks,
+         s.seek_explored, s.seek_vectors, s.seek_pages, s.seek_pages_hit,
+         s.seek_explored::float8 / NULLIF(s.seeks, 0) AS explored_per_seek,
+         s.seek_vectors::float8 / NULLIF(s.seeks, 0) AS vectors_per_seek,
+         s.seek_pages::float8 / NULLIF(s.seeks, 0) AS pages_per_seek,
+         s.link_pages, s.link_pages_hit, s.insert_bytes_read,
+         s.relinks, s.overflow_prunes, s.lists_moved, s.promotions,
+         s.searches, s.search_vectors, s.search_pages, s.search_pages_hit,
+         s.search_unlinked, s.search_bytes_read, s.w_search, s.w_insert,
+         s.vertices, s.deleted_vertices, s.deleted_fraction,
+         s.slots_used, s.slots_retired, s.edge_pages, s.edge_pages_free,
+         s.rmw_pages, s.rmw_hits_search, s.rmw_hits_insert,
+         s.pages_written, s.page_writes,
+         s.checkpoints, s.checkpoint_failures,
+         s.last_checkpoint, s.checkpoint_time
+  FROM navis_stat_get_indexes() s
+       JOIN pg_catalog.pg_index x ON x.indexrelid = s.indexrelid
+       JOIN pg_catalog.pg_class i ON i.oid = s.indexrelid
+       JOIN pg_catalog.pg_class t ON t.oid = x.indrelid
+       JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace;
+COMMENT ON VIEW navis_stat_indexes IS
+  'what searches and writes did in each navis index of this database';
+
+CREATE FUNCTION navis_stat_get_worker(
+  OUT pid int4, OUT state text, OUT started timestamptz, OUT incarnation int8,
+  OUT search_threads int8, OUT insert_threads int8,
+  OUT io_method text, OUT simd text,
+  OUT indexes int8, OUT cursors int8, OUT index_bytes int8,
+  OUT queue_length int8, OUT unlinked_rows int8,
+  OUT unlinked_bytes int8, OUT unlinked_limit int8,
+  OUT cache_bytes int8, OUT cache_limit int8,
+  OUT cache_pages int8, OUT cache_pages_frozen int8,
+  OUT search_cache_lookups int8, OUT search_cache_hits int8,
+  OUT insert_cache_lookups int8, OUT insert_cache_hits int8,
+  OUT cache_promotions int8, OUT cache_evictions int8,
+  OUT searches int8, OUT search_vectors int8, OUT search_unlinked int8,
+  OUT search_bytes_read int8,
+  OUT rows_inserted int8, OUT rows_equal int8, OUT rows_retried int8,
+  OUT insert_waits int8, OUT insert_wait_time float8,
+  OUT seeks int8, OUT seek_vectors int8, OUT insert_bytes_read int8,
+  OUT relinks int8, OUT overflow_prunes int8, OUT promotions int8,
+  OUT checkpoints int8, OUT checkpoint_failures int8,
+  OUT checkpoint_time float8,
+  OUT pages_written int8, OUT page_writes int8
+) RETURNS record
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION navis_stat_get_worker() IS
+  'statistics of the navis engine, whatever databases its indexes are in';
+
+CREATE VIEW navis_stat_worker AS SELECT * FROM navis_stat_get_worker();
+COMMENT ON VIEW navis_stat_worker IS
+  'the navis engine: state, memory, cache, and totals since it started';
+
+GRANT SELECT ON navis_stat_indexes, navis_stat_worker TO PUBLIC;

@@ -56,7 +56,7 @@ typedef struct nv_config
 	bool fsync;
 	uint32_t insert_threads;       /* 0 .. 32; 0: rows stay unlinked */
 	uint32_t insert_list_size;     /* |E_pos| */
-	uint32_t insert_queue_size; /* rows not linked yet, of an index; >= 1 */
+	uint32_t insert_queue_size;    /* rows not linked yet, of an index; >= 1 */
 	double casr_percentile_insert; /* 1 .. 100 */
 	bool cache_plain_lru;          /* one LRU list (benchmark) */
 	bool entrance_static;          /* no promotion (benchmark) */

@@ -60,10 +60,12 @@ typedef enum nv_request_kind
 	NV_REQ_INFO,
 	NV_REQ_DROP,
 	NV_REQ_FOLLOWED,
-	NV_REQ_RESERVE
+	NV_REQ_RESERVE,
+	NV_REQ_TOTALS
 } nv_request_kind;
 
 #define NV_REQUEST_DATA 65536 /* bytes of payload, in and out */
+#define NV_TITLE_SIZE 192     /* of what the log calls an index */
 
 /* One element that an answer names; in distance order. */
 typedef struct nv_hit
@@ -397,6 +399,22 @@ typedef struct nv_req_info
 	uint32_t built;           /* vertices the graph was built over */
 	float code_error;         /* mean squared, of rows held out at training */
 	float drift;              /* of rows since then, as a factor of it */
+	/* what searches did since the index was opened */
+	uint64_t search_pages, search_cached; /* edge pages; found in memory */
+	uint64_t search_vectors, search_bytes;
+	uint64_t search_pending; /* unlinked rows they compared */
+	/* what insertion looked at, beside the seeks above */
+	uint64_t seek_cached;             /* of seek_pages, found in memory */
+	uint64_t link_pages, link_cached; /* for back edges */
+	uint64_t insert_bytes;            /* read from disk */
+	uint64_t rmw_pages;               /* edge pages that are not on disk yet */
+	uint64_t rmw_hits_search, rmw_hits_insert;
+	uint64_t pages_written, page_writes; /* edge pages, in so many writes */
+	uint64_t checkpoints, checkpoint_failures, checkpoint_ns;
+	uint64_t checkpointed_at; /* microseconds since 1970; 0: never */
+	/* the bucket of NV_DEFAULT_K and NV_DEFAULT_LIST at the percentile asked */
+	double percentile; /* in; 0: 99 */
+	uint32_t window_search, search_observed;
 } nv_req_info;
 
 /* Why the engine builds a graph by itself, see src/engine/renew.h. */
@@ -408,6 +426,28 @@ typedef enum nv_renewal
 	NV_RENEWAL_RUNS
 } nv_renewal;
 
+/*
+ * TOTALS: out.  The engine as a whole; sums are over all indexes since the
+ * engine started, those it has closed included.
+ */
+typedef struct nv_req_totals
+{
+	uint32_t indexes;                        /* open */
+	uint32_t search_threads, insert_threads; /* that run */
+	uint32_t io_uring;                       /* of these, on an io_uring */
+	uint32_t simd, cursors;
+	uint64_t memory; /* of all indexes, unlinked rows and cache apart */
+	uint64_t insert_queue, pending_rows, pending_bytes, pending_limit;
+	uint64_t cache_bytes, cache_limit, cache_pages, cache_frozen;
+	uint64_t cache_promotions, cache_evictions;
+	uint64_t search_lookups, search_hits, insert_lookups, insert_hits;
+	uint64_t searches, search_vectors, search_bytes, search_pending;
+	uint64_t inserted, inserted_equal, seeks, seek_vectors, insert_bytes;
+	uint64_t insert_waits, insert_wait_ns, insert_failures;
+	uint64_t relinks, overflows, promotions;
+	uint64_t checkpoints, checkpoint_failures, checkpoint_ns;
+	uint64_t pages_written, page_writes;
+} nv_req_totals;
 
 typedef struct nv_bucket_info
 {
@@ -427,6 +467,8 @@ typedef struct nv_request
 	uint64_t owner;  /* changes when another backend takes the slot */
 	_Atomic uint64_t place[NV_REQUEST_PLACES]; /* see nv_req_reserve */
 	nv_key key;
+	/* OPEN, BUILD_BEGIN: how the log names the index; may be empty */
+	char title[NV_TITLE_SIZE];
 	/* progress of long work, written by the engine */
 	_Atomic uint32_t phase;
 	_Atomic uint64_t done, total;
@@ -442,6 +484,7 @@ typedef struct nv_request
 		nv_req_followed followed;
 		nv_req_build build;
 		nv_req_info info;
+		nv_req_totals totals;
 	} u;
 	char detail[NV_DETAIL_SIZE];
 	_Alignas(64) uint8_t data[NV_REQUEST_DATA];

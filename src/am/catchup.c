@@ -320,6 +320,7 @@ begin_pass(NavisSlice *slice, const nv_key *key, nv_req_open *open)
 	if (request == NULL)
 		return NV_EUNUSABLE;
 	navis_index_params(slice->index, &slice->meta, &request->u.open.params);
+	navis_request_title(request, RelationGetRelid(slice->index));
 	status = navis_request_call(request, NULL, NULL);
 	*open = request->u.open;
 	if (status != NV_OK && status != NV_EUNUSABLE)

@@ -105,6 +105,7 @@ navis_feed_begin(NavisFeed *feed, const nv_key *key,
 	nv_status status;
 
 	build->params = *params;
+	navis_request_title(request, params->index_oid);
 	build->expected_rows = expected_rows;
 	build->build_memory = (uint64) navis_build_memory * 1024;
 	build->threads = build_threads();

@@ -206,6 +206,7 @@ ask_room(NavisFollow *f)
 	if (request == NULL)
 		return 0;
 	navis_index_params(slice->index, &slice->meta, &request->u.open.params);
+	navis_request_title(request, RelationGetRelid(slice->index));
 	if (navis_request_call(request, NULL, NULL) != NV_OK)
 		return 0;
 	return request->u.open.room;

@@ -60,8 +60,8 @@ ask_engine(const NavisMeta *meta, nv_req_info *info, nv_bucket_info **buckets)
 	return true;
 }
 
-static const char *
-state_name(bool engine, const nv_req_info *info)
+const char *
+navis_state_name(bool engine, const nv_req_info *info)
 {
 	if (!engine)
 		return "no engine";
@@ -84,6 +84,12 @@ state_name(bool engine, const nv_req_info *info)
 		default:
 			return "unknown";
 	}
+}
+
+const char *
+navis_io_name(uint32 io_uring, uint32 threads)
+{
+	return io_uring == 0 ? "sync" : io_uring == threads ? "io_uring" : "mixed";
 }
 
 static const char *
@@ -225,9 +231,7 @@ put_memory(Row *row, bool engine, const nv_req_info *info)
 	put_int_if(row, engine, info->searches);
 	put_int_if(row, engine, info->search_threads);
 	put_text_if(row, engine,
-				info->io_uring == 0                      ? "sync"
-				: info->io_uring == info->search_threads ? "io_uring"
-														 : "mixed");
+				navis_io_name(info->io_uring, info->search_threads));
 	put_text_if(row, engine, nv_simd_name((nv_simd) info->simd));
 }
 
@@ -276,7 +280,7 @@ navis_index_info(PG_FUNCTION_ARGS)
 		elog(ERROR, "navis_index_info must return %d columns", INFO_COLUMNS);
 	navis_meta_read(index, &meta);
 	engine = ask_engine(&meta, &info, NULL);
-	put_text_if(&row, true, state_name(engine, &info));
+	put_text_if(&row, true, navis_state_name(engine, &info));
 	put_journal(&row, index, &meta);
 	put_graph(&row, engine && info.has_graph, &info);
 	put_memory(&row, engine, &info);

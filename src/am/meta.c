@@ -67,16 +67,22 @@ navis_meta_init(Relation index, Page page)
 		(char *) meta + sizeof(NavisMetaPage) - (char *) page;
 }
 
+static bool
+is_metapage(Page page)
+{
+	return !PageIsNew(page) &&
+		   PageGetSpecialSize(page) == MAXALIGN(sizeof(NavisPageSpecial)) &&
+		   NavisPageGetSpecial(page)->page_id == NAVIS_PAGE_ID &&
+		   NavisPageGetMeta(page)->magic == NAVIS_MAGIC;
+}
+
 NavisMetaPage *
 navis_meta_check(Relation index, Buffer buffer)
 {
 	Page page = BufferGetPage(buffer);
 	NavisMetaPage *meta = NavisPageGetMeta(page);
 
-	if (PageIsNew(page) ||
-		PageGetSpecialSize(page) != MAXALIGN(sizeof(NavisPageSpecial)) ||
-		NavisPageGetSpecial(page)->page_id != NAVIS_PAGE_ID ||
-		meta->magic != NAVIS_MAGIC)
+	if (!is_metapage(page))
 		ereport(ERROR, (errcode(ERRCODE_INDEX_CORRUPTED),
 						errmsg("index \"%s\" has no navis metapage",
 							   RelationGetRelationName(index)),
@@ -131,6 +137,28 @@ navis_meta_read(Relation index, NavisMeta *meta)
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	navis_meta_copy(navis_meta_check(index, buffer), meta);
 	UnlockReleaseBuffer(buffer);
+}
+
+bool
+navis_meta_peek(Relation index, NavisMeta *meta)
+{
+	const NavisMetaPage *stored;
+	Buffer buffer;
+	Page page;
+	bool ok;
+
+	if (RelationGetNumberOfBlocks(index) == 0)
+		return false; /* not built yet */
+	buffer = ReadBuffer(index, 0);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buffer);
+	stored = NavisPageGetMeta(page);
+	ok = is_metapage(page) && stored->version == NAVIS_JOURNAL_VERSION &&
+		 stored->ntails <= NAVIS_MAX_TAILS && stored->dim <= NV_MAX_DIM;
+	if (ok)
+		navis_meta_copy(stored, meta);
+	UnlockReleaseBuffer(buffer);
+	return ok;
 }
 
 void

@@ -94,6 +94,8 @@ navis_entry_hash(const NavisEntry *e)
 
 /* Reads and checks block 0; errors: other version (hint REINDEX), not ours. */
 extern void navis_meta_read(Relation index, NavisMeta *meta);
+/* The same for whoever only looks: false where that throws, or no page yet. */
+extern bool navis_meta_peek(Relation index, NavisMeta *meta);
 
 /* What an append did. */
 typedef struct NavisAppended
@@ -266,6 +268,13 @@ extern void navis_limit_init(void); /* installs the executor hooks */
  * of the Limit above it; 0 when not known.  *exact: nothing between filters.
  */
 extern uint64 navis_limit_wanted(bool *exact);
+
+/* --- info.c --- */
+
+/* What users read as the state of an index. */
+extern const char *navis_state_name(bool engine, const nv_req_info *info);
+/* How search threads read, so many of them by io_uring. */
+extern const char *navis_io_name(uint32 io_uring, uint32 threads);
 
 /* --- cost.c, options.c, handler.c --- */
 

@@ -431,6 +431,7 @@ close_body_job(nv_engine *engine, nv_job *job)
 	snprintf(dir, sizeof(dir), "%s", body->dir);
 	nv_engine_forget(engine, nv_store_edge_file(body->store),
 					 nv_store_vector_file(body->store));
+	nv_stats_body_gone(body);
 	body_free(body);
 	if (remove_dir && nv_remove_tree(dir, &err) != NV_OK)
 		nv_log(NV_LOG_WARNING, "%s", err.detail);

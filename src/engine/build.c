@@ -275,7 +275,7 @@ build_new(nv_index *index, const nv_request *request, nv_build **out,
 
 /* The index gets ready to take rows while the build runs. */
 static nv_status
-attach(nv_index *index, nv_build *b, nv_error *err)
+attach(nv_index *index, nv_build *b, const char *title, nv_error *err)
 {
 	nv_status status = NV_OK;
 
@@ -287,7 +287,7 @@ attach(nv_index *index, nv_build *b, nv_error *err)
 			nv_fail(err, NV_EBUSY, 0, "another build of this index is running");
 	else if (index->pending == NULL)
 	{
-		index->params = b->params;
+		nv_index_describe(index, &b->params, title);
 		index->pending =
 			nv_pending_create(b->params.dim, &index->engine->pending_bytes,
 							  index->engine->config.pending_memory);
@@ -330,7 +330,7 @@ nv_job_build_begin(nv_engine *engine, nv_job *job)
 		status = build_new(index, request, &b, &err);
 	if (status == NV_OK)
 	{
-		status = attach(index, b, &err);
+		status = attach(index, b, request->title, &err);
 		if (status != NV_OK)
 			build_free(b);
 	}
@@ -1195,7 +1195,7 @@ nv_build_own_begin(nv_index *index, uint64_t rows, uint64_t memory,
 	atomic_store(&request->total, rows);
 	atomic_store(&request->phase, NV_PHASE_SCAN);
 	b->progress = request;
-	status = attach(index, b, err);
+	status = attach(index, b, index->title, err);
 	if (status != NV_OK)
 	{
 		build_free(b);

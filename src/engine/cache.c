@@ -32,7 +32,6 @@
 #define MAX_PARTITIONS 64
 #define MIN_PAGES_PER_PARTITION 256 /* where the number is chosen here */
 #define MIN_STRIPES 64              /* a partition */
-#define NV_CACHE_USERS 2
 
 typedef enum region
 {
@@ -244,10 +243,12 @@ nv_cache_get(nv_cache *cache, uint32_t file, uint64_t page, nv_cache_user user,
 	p = find_place(cache, file, page);
 	pthread_mutex_lock(&p.part->latch);
 	p.part->stats.lookups++;
+	p.part->stats.user_lookups[user]++;
 	i = find_frame(&p, file, page);
 	if (i != NONE)
 	{
 		p.part->stats.hits++;
+		p.part->stats.user_hits[user]++;
 		memcpy(out, bytes_of(p.part, i), NV_PAGE);
 		touch(cache, p.part, i, user);
 	}
@@ -347,6 +348,11 @@ nv_cache_get_stats(nv_cache *cache, nv_cache_stats *stats)
 		pthread_mutex_lock(&part->latch);
 		stats->lookups += part->stats.lookups;
 		stats->hits += part->stats.hits;
+		for (int u = 0; u < NV_CACHE_USERS; u++)
+		{
+			stats->user_lookups[u] += part->stats.user_lookups[u];
+			stats->user_hits[u] += part->stats.user_hits[u];
+		}
 		stats->fills += part->stats.fills;
 		stats->promotions += part->stats.promotions;
 		stats->evictions += part->stats.evictions;

@@ -33,17 +33,20 @@ typedef struct nv_cache_params
 	uint32_t partitions;     /* 0: chosen; 1 for tests against a model */
 } nv_cache_params;
 
+typedef enum nv_cache_user
+{
+	NV_CACHE_SEARCH,
+	NV_CACHE_INSERT,
+	NV_CACHE_USERS
+} nv_cache_user;
+
 typedef struct nv_cache_stats
 {
 	uint64_t lookups, hits, fills, promotions, evictions, dropped_fills;
 	uint64_t pages, frozen_pages, capacity_pages, bytes;
+	/* of lookups and hits, by nv_cache_user */
+	uint64_t user_lookups[NV_CACHE_USERS], user_hits[NV_CACHE_USERS];
 } nv_cache_stats;
-
-typedef enum nv_cache_user
-{
-	NV_CACHE_SEARCH,
-	NV_CACHE_INSERT
-} nv_cache_user;
 
 extern nv_status nv_cache_create(const nv_cache_params *params,
 								 nv_cache **cache, nv_error *err);

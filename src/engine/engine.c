@@ -240,9 +240,9 @@ reset_index(nv_index *index, const nv_error *err)
 	nv_body *body;
 
 	nv_log(NV_LOG_WARNING,
-		   "checkpoint of index %u of database %u failed: %s; it will be "
-		   "opened again at its last checkpoint",
-		   index->params.index_oid, index->key.database, err->detail);
+		   "checkpoint of %s failed: %s; it will be opened again at its last "
+		   "checkpoint",
+		   index->title, err->detail);
 	/* Who opens it again waits until nobody writes to the old files. */
 	pthread_mutex_lock(&index->load_lock);
 	pthread_mutex_lock(&index->lock);
@@ -280,6 +280,12 @@ list_indexes(nv_engine *engine, nv_index ***out)
 	pthread_mutex_unlock(&engine->lock);
 	*out = list;
 	return n;
+}
+
+uint32_t
+nv_engine_indexes(nv_engine *engine, nv_index ***list)
+{
+	return list_indexes(engine, list);
 }
 
 /*

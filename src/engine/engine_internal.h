@@ -121,7 +121,37 @@ typedef struct nv_insert_counters
 	_Atomic uint64_t failures;   /* rows that wait for another try */
 	_Atomic uint64_t waits;      /* writers that waited for a place */
 	_Atomic uint64_t wait_ns;    /* how long in all */
+	_Atomic uint64_t cached;     /* of pages, found in memory */
+	_Atomic uint64_t link_pages; /* edge pages looked at for back edges */
+	_Atomic uint64_t link_cached;
+	_Atomic uint64_t bytes; /* read from disk */
 } nv_insert_counters;
+
+/* What else was done for an index since it was opened. */
+typedef struct nv_work_counters
+{
+	_Atomic uint64_t searches;
+	_Atomic uint64_t pages;   /* edge pages searches looked at */
+	_Atomic uint64_t cached;  /* of these, found in memory */
+	_Atomic uint64_t vectors; /* loaded */
+	_Atomic uint64_t pending; /* unlinked rows compared */
+	_Atomic uint64_t bytes;   /* read from disk */
+	_Atomic uint64_t checkpoints, checkpoint_failures, checkpoint_ns;
+} nv_work_counters;
+
+/* Counters of an index; those of indexes that are gone add up here, too. */
+typedef struct nv_counters
+{
+	nv_insert_counters insert;
+	nv_work_counters work;
+} nv_counters;
+
+/* Counted, never waited for: no order is needed. */
+static inline void
+nv_count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
 
 struct nv_index
 {
@@ -129,6 +159,7 @@ struct nv_index
 	nv_engine *engine;
 	nv_key key;
 	nv_index_params params;
+	char title[NV_TITLE_SIZE]; /* for the log; set and kept as params */
 	pthread_mutex_t lock; /* state, body pointer, passes, build, deleted log */
 	uint32_t state;       /* nv_index_state, without BUILDING */
 	bool loaded;          /* the sidecar was looked at */
@@ -145,10 +176,11 @@ struct nv_index
 	_Atomic uint64_t checkpointed_ns;
 	uint64_t no_graph_ns; /* when the state became NO_GRAPH last */
 	nv_pending *pending;
-	_Atomic uint64_t searches;
 	/* Moves of rows from pending into a body: begun and over, see cursor.c. */
 	_Atomic uint64_t moves_begun, moves_over;
 	nv_insert_counters inserted;
+	nv_work_counters work;
+	_Atomic uint64_t checkpointed_at; /* microseconds since 1970, or 0 */
 	_Atomic uint64_t insert_after_ns; /* no insertion before, after an error */
 	_Atomic uint64_t arrived;         /* rows handed over, in all */
 	_Atomic uint64_t build_row_ns;    /* a row of the last build; 0: none */
@@ -206,6 +238,7 @@ typedef struct nv_inserter
 {
 	nv_engine *engine;
 	pthread_t thread;
+	_Atomic bool running; /* it has its rings */
 } nv_inserter;
 
 /* One place of an insert queue that a row will come for; see reserve.c. */
@@ -278,6 +311,9 @@ struct nv_engine
 	_Atomic uint64_t next_pass;
 	_Atomic uint64_t pending_bytes; /* all indexes */
 	_Atomic uint64_t build_bytes;   /* reserved by running builds */
+
+	nv_counters gone; /* of indexes that were dropped; stats.c */
+	_Atomic uint64_t gone_pages_written, gone_page_writes; /* closed graphs */
 };
 
 /* --- index.c --- */
@@ -296,6 +332,9 @@ extern void nv_index_set_lsn(nv_index *index, uint64_t lsn);
  */
 extern nv_status nv_index_drop_element(nv_index *index, uint32_t element,
 									   nv_error *err);
+/* What the index is made of and called in the log; index->lock held. */
+extern void nv_index_describe(nv_index *index, const nv_index_params *params,
+							  const char *title);
 /* Damage was met in the body: scans are exact until it is rebuilt. */
 extern void nv_index_damaged(nv_index *index, nv_body *body);
 /* Publishes a checkpoint of the body if there is one. */
@@ -509,6 +548,22 @@ extern nv_status nv_engine_create(const nv_config *config, const nv_port *port,
  * opened again at its last one.
  */
 extern void nv_checkpoint_changed(nv_engine *engine, bool now);
+
+/* --- stats.c --- */
+
+extern void nv_request_totals(nv_engine *engine, nv_request *request);
+/* The counters of an index, for INFO. */
+extern void nv_stats_index(nv_index *index, nv_req_info *info);
+/* What a search did for one request. */
+extern void nv_stats_search(nv_index *index, const nv_search_stats *stats);
+extern void nv_stats_checkpoint(nv_index *index, bool done, uint64_t ns);
+/* The index goes: its counts stay in the engine's totals. */
+extern void nv_stats_index_gone(nv_index *index);
+/* The graph is closed. */
+extern void nv_stats_body_gone(nv_body *body);
+
+/* All indexes, each with a reference, into malloc'ed *list; their number. */
+extern uint32_t nv_engine_indexes(nv_engine *engine, nv_index ***list);
 
 extern void nv_answer(nv_engine *engine, nv_request *request, nv_status status,
 					  const nv_error *err);

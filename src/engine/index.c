@@ -91,6 +91,7 @@ nv_index_remove(nv_index *index)
 			*p = index->hash_next;
 			engine->n_indexes--;
 			found = true;
+			nv_stats_index_gone(index);
 			break;
 		}
 	pthread_mutex_unlock(&engine->lock);
@@ -117,13 +118,26 @@ nv_index_damaged(nv_index *index, nv_body *body)
 {
 	if (atomic_fetch_add(&body->damaged, 1) == 0)
 		nv_log(NV_LOG_WARNING,
-			   "sidecar \"%s\" is damaged; scans of index %u are exact until "
-			   "it is rebuilt",
-			   body->dir, index->params.index_oid);
+			   "sidecar \"%s\" of %s is damaged; scans are exact until it is "
+			   "rebuilt",
+			   body->dir, index->title);
 	pthread_mutex_lock(&index->lock);
 	if (index->body == body && index->state == NV_INDEX_READY)
 		index->state = NV_INDEX_DAMAGED;
 	pthread_mutex_unlock(&index->lock);
+}
+
+void
+nv_index_describe(nv_index *index, const nv_index_params *params,
+				  const char *title)
+{
+	index->params = *params;
+	if (title[0] != '\0')
+		snprintf(index->title, sizeof(index->title), "%s", title);
+	else
+		snprintf(index->title, sizeof(index->title),
+				 "index with OID %u of the database with OID %u",
+				 params->index_oid, index->key.database);
 }
 
 void
@@ -201,10 +215,12 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 	nv_checkpoint_hooks hooks = {index, cut_hook, flush_hook};
 	nv_body *body = nv_index_body(index);
 	nv_status status;
+	uint64_t start;
 
 	if (body == NULL)
 		return NV_OK;
 	pthread_mutex_lock(&index->checkpoint_lock);
+	start = nv_now_ns();
 	status = save_calibration(body, err);
 	if (status == NV_OK)
 		status = save_entrance(body, err);
@@ -212,6 +228,7 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 	if (status == NV_OK)
 		status = nv_store_checkpoint(body->store, &hooks, err);
 	atomic_store(&index->checkpointed_ns, nv_now_ns());
+	nv_stats_checkpoint(index, status == NV_OK, nv_now_ns() - start);
 	pthread_mutex_unlock(&index->checkpoint_lock);
 	nv_body_put(body);
 	return status;
@@ -279,8 +296,8 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 	if (status == NV_ELIMIT || status == NV_ENOMEM)
 	{
 		if (index->state != NV_INDEX_FULL)
-			nv_log(NV_LOG_INFO, "index %u of database %u: %s; scans are exact",
-				   index->params.index_oid, index->key.database, err->detail);
+			nv_log(NV_LOG_INFO, "%s: %s; scans are exact", index->title,
+				   err->detail);
 		index->state = NV_INDEX_FULL;
 	}
 	return status;
@@ -392,9 +409,9 @@ info_buckets(nv_body *body, nv_bucket_info *out)
 	return n;
 }
 
-/* The window of position seeking with the settings there are. */
+/* The windows of position seeking and of the default searches. */
 static void
-info_seeking(nv_body *body, nv_req_info *info)
+info_windows(nv_body *body, nv_req_info *info)
 {
 	const nv_config *config = &body->engine->config;
 	int bucket = nv_casr_bucket(NV_DEFAULT_K, config->insert_list_size);
@@ -403,6 +420,12 @@ info_seeking(nv_body *body, nv_req_info *info)
 										 config->casr_percentile_insert);
 	if (bucket >= 0)
 		info->insert_observed = nv_casr_observed(body->casr_insert, bucket);
+	bucket = nv_casr_bucket(NV_DEFAULT_K, NV_DEFAULT_LIST);
+	info->window_search = nv_casr_window(
+		body->casr, bucket,
+		info->percentile >= 1 && info->percentile <= 100 ? info->percentile
+														 : 99);
+	info->search_observed = nv_casr_observed(body->casr, bucket);
 }
 
 static void
@@ -444,7 +467,12 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->built = body->built;
 	info->code_error = (float) body->drift.trained;
 	info->drift = (float) nv_drift_factor(&body->drift);
-	info_seeking(body, info);
+	info->rmw_pages = stats.rmw_pages;
+	info->rmw_hits_search = stats.rmw_hits[NV_CACHE_SEARCH];
+	info->rmw_hits_insert = stats.rmw_hits[NV_CACHE_INSERT];
+	info->pages_written = stats.pages_written;
+	info->page_writes = stats.page_writes;
+	info_windows(body, info);
 }
 
 static void
@@ -465,8 +493,6 @@ info_inserted(nv_index *index, nv_req_info *info)
 	info->promotions = atomic_load(&c->promotions);
 	info->insert_failures = atomic_load(&c->failures);
 	info->insert_reserved = atomic_load(&index->reserved);
-	info->insert_waits = atomic_load(&c->waits);
-	info->insert_wait_ns = atomic_load(&c->wait_ns);
 }
 
 static void
@@ -499,9 +525,11 @@ nv_request_info(nv_engine *engine, nv_request *request)
 {
 	nv_index *index = nv_index_get(engine, &request->key, false);
 	nv_req_info *info = &request->u.info;
+	double percentile = info->percentile;
 	nv_body *body;
 
 	memset(info, 0, sizeof(*info));
+	info->percentile = percentile;
 	info_engine(engine, info);
 	if (index == NULL)
 	{
@@ -528,8 +556,8 @@ nv_request_info(nv_engine *engine, nv_request *request)
 	info->renewals_failed = index->plan.all_failures;
 	pthread_mutex_unlock(&index->lock);
 	info->pending_limit = engine->config.pending_memory;
-	info->searches = atomic_load(&index->searches);
 	info_inserted(index, info);
+	nv_stats_index(index, info);
 	if (body != NULL)
 		info_body(body, info, request->data);
 	nv_body_put(body);

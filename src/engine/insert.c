@@ -229,9 +229,9 @@ row_failed(nv_index *index, nv_body *body, const nv_error *err)
 	/* The first, the second, the fourth, ... */
 	if ((failures & (failures - 1)) == 0)
 		nv_log(NV_LOG_WARNING,
-			   "a row of index %u of database %u could not be linked: %s; it "
-			   "is compared exactly until that succeeds",
-			   index->params.index_oid, index->key.database, err->detail);
+			   "a row of %s could not be linked: %s; it is compared exactly "
+			   "until that succeeds",
+			   index->title, err->detail);
 }
 
 bool
@@ -467,6 +467,7 @@ nv_inserter_main(void *arg)
 		nv_ring_destroy(t.linker.ring);
 		return NULL;
 	}
+	atomic_store(&self->running, true);
 	inserter_loop(&t);
 	(void) nv_linker_use(&t.linker, NULL, NULL);
 	nv_ring_destroy(t.linker.ring);

@@ -176,6 +176,8 @@ count_seek(nv_linker *l)
 	atomic_fetch_add(&c->reads, stats->edge_reads);
 	atomic_fetch_add(&c->explored, stats->explored);
 	atomic_fetch_add(&c->vectors, stats->vectors);
+	nv_count(&c->cached, stats->cache_hits);
+	nv_count(&c->bytes, stats->bytes);
 }
 
 nv_status
@@ -307,6 +309,18 @@ page_at_hand(const page_set *set, uint64_t page)
 	return NULL;
 }
 
+static void
+count_pages(nv_linker *l, const page_set *set)
+{
+	uint32_t reads = 0;
+
+	for (uint32_t i = 0; i < set->n; i++)
+		reads += set->read[i];
+	nv_count(&l->counters->link_pages, set->n);
+	nv_count(&l->counters->link_cached, set->n - reads);
+	nv_count(&l->counters->bytes, (uint64_t) reads * NV_PAGE);
+}
+
 /* Fetches the pages of up to LINK_PAGES lists, all reads at once. */
 static void
 fetch_pages(nv_linker *l, const uint32_t *ids, uint32_t n, page_set *set)
@@ -333,6 +347,7 @@ fetch_pages(nv_linker *l, const uint32_t *ids, uint32_t n, page_set *set)
 			continue; /* read by itself later */
 		set->n++;
 	}
+	count_pages(l, set);
 	while (nv_ring_inflight(l->ring) > 0)
 	{
 		uint32_t arrived = nv_ring_reap(l->ring, done, LINK_PAGES, true);

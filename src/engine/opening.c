@@ -81,10 +81,8 @@ load_sidecar(nv_index *index, nv_error *why)
 			*why = err;
 			return err.status;
 		}
-		nv_log(NV_LOG_INFO,
-			   "sidecar of index %u of database %u, graph %u: %s (%s)",
-			   index->params.index_oid, index->key.database, generations[i],
-			   err.detail, nv_status_name(err.status));
+		nv_log(NV_LOG_INFO, "sidecar of %s, graph %u: %s (%s)", index->title,
+			   generations[i], err.detail, nv_status_name(err.status));
 	}
 	pthread_mutex_lock(&index->lock);
 	index->body = body;
@@ -114,7 +112,8 @@ load_sidecar(nv_index *index, nv_error *why)
 
 /* Fills what every open index has; index->lock held. */
 static nv_status
-prepare_locked(nv_index *index, const nv_index_params *params, nv_error *err)
+prepare_locked(nv_index *index, const nv_index_params *params,
+			   const char *title, nv_error *err)
 {
 	if (index->pending != NULL)
 	{
@@ -124,7 +123,7 @@ prepare_locked(nv_index *index, const nv_index_params *params, nv_error *err)
 						   index->params.dim, params->dim);
 		return NV_OK;
 	}
-	index->params = *params;
+	nv_index_describe(index, params, title);
 	index->pending =
 		nv_pending_create(params->dim, &index->engine->pending_bytes,
 						  index->engine->config.pending_memory);
@@ -203,13 +202,13 @@ pending_room(nv_index *index)
 }
 
 static nv_status
-open_index(nv_index *index, nv_req_open *open, nv_error *err)
+open_index(nv_index *index, nv_req_open *open, const char *title, nv_error *err)
 {
 	nv_status status;
 
 	pthread_mutex_lock(&index->lock);
 	status = index->dropped ? nv_fail(err, NV_ENOENT, 0, "index was dropped")
-							: prepare_locked(index, &open->params, err);
+							: prepare_locked(index, &open->params, title, err);
 	pthread_mutex_unlock(&index->lock);
 	if (status != NV_OK)
 		return status;
@@ -256,7 +255,7 @@ nv_job_open(nv_engine *engine, nv_job *job)
 	}
 	index = nv_index_get(engine, &request->key, true);
 	status = index != NULL
-				 ? open_index(index, &request->u.open, &err)
+				 ? open_index(index, &request->u.open, request->title, &err)
 				 : nv_fail(&err, NV_ELIMIT, 0, "more than %d indexes are open",
 						   NV_MAX_INDEXES);
 	nv_index_put(index);
@@ -370,10 +369,10 @@ opened_locked(nv_index *index, nv_req_opened *r, nv_error *err)
 	{
 		index->state = NV_INDEX_NO_GRAPH;
 		if (!index->explained)
-			nv_log(NV_LOG_INFO,
-				   "index %u of database %u has no sidecar: scans are exact "
-				   "until its graph is built",
-				   index->params.index_oid, index->key.database);
+			nv_log(
+				NV_LOG_INFO,
+				"%s has no sidecar: scans are exact until its graph is built",
+				index->title);
 		index->explained = true;
 	}
 	if (!r->complete)

@@ -336,9 +336,9 @@ note_failure(nv_index *index, nv_status status, const nv_error *err,
 	plan->all_failures++;
 	if (plan->failures == 1)
 		nv_log(NV_LOG_WARNING,
-			   "graph of index %u of database %u could not be renewed: %s; it "
-			   "stays as it is and is tried again later",
-			   index->params.index_oid, index->key.database, err->detail);
+			   "graph of %s could not be renewed: %s; it stays as it is and is "
+			   "tried again later",
+			   index->title, err->detail);
 }
 
 static void
@@ -353,11 +353,8 @@ finish(nv_index *index, nv_status status, const nv_req_build *result,
 		index->plan.failures = 0;
 		index->plan.min_rows = 0;
 		index->plan.renewals++;
-		nv_log(NV_LOG_INFO,
-			   "built a graph over %llu rows of index %u of database %u in "
-			   "%.1f s",
-			   (unsigned long long) result->rows, index->params.index_oid,
-			   index->key.database, seconds);
+		nv_log(NV_LOG_INFO, "built a graph over %llu rows of %s in %.1f s",
+			   (unsigned long long) result->rows, index->title, seconds);
 	}
 	else
 		note_failure(index, status, err, pending);
@@ -470,11 +467,10 @@ note_unsuited(nv_index *index, const view *v)
 		return;
 	body->drift.told = true;
 	nv_log(NV_LOG_WARNING,
-		   "codes of index %u of database %u no longer suit its rows, but a "
-		   "build over %llu rows does not fit navis.build_memory: searches "
-		   "load more vectors or find fewer rows",
-		   index->params.index_oid, index->key.database,
-		   (unsigned long long) rows);
+		   "codes of %s no longer suit its rows, but a build over %llu rows "
+		   "does not fit navis.build_memory: searches load more vectors or "
+		   "find fewer rows",
+		   index->title, (unsigned long long) rows);
 }
 
 /* Rows that make a build worth its while if they wait for it. */

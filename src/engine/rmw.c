@@ -152,6 +152,9 @@ write_batch(nv_store *store, nv_rmw_page **pages, uint32_t n, nv_error *err)
 			   pages[i + run]->page == pages[i]->page + run)
 			run++;
 		status = write_run(store, pages + i, run, buffer, err);
+		atomic_fetch_add_explicit(&store->page_writes, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&store->pages_written, run,
+								  memory_order_relaxed);
 		for (uint32_t j = i; j < i + run && status == NV_OK; j++)
 			leave(store, pages[j]);
 		if (status == NV_OK)
@@ -251,7 +254,11 @@ nv_store_get_page(nv_store *store, uint64_t page, nv_cache_user user,
 			memcpy(out, found->bytes, NV_PAGE);
 		pthread_mutex_unlock(&part->latch);
 		if (found != NULL)
+		{
+			atomic_fetch_add_explicit(&store->rmw_hits[user], 1,
+									  memory_order_relaxed);
 			return NV_PAGE_RMW;
+		}
 	}
 	if (store->cache != NULL &&
 		nv_cache_get(store->cache, store->cache_file, page, user, out, ticket))

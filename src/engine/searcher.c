@@ -76,6 +76,7 @@ report_stats(task *t)
 		.damaged = now.damaged - c->reported.damaged,
 	};
 	c->reported = now;
+	nv_stats_search(c->index, &answer->stats);
 }
 
 /* The task ends; its cursor stays for NEXT when keep. */
@@ -319,7 +320,7 @@ begin_search(nv_engine *engine, nv_request *request, nv_cursor **cursor,
 	else
 		status = nv_cursor_create(index, request, cursor, err);
 	if (status == NV_OK)
-		atomic_fetch_add(&index->searches, 1);
+		nv_count(&index->work.searches, 1);
 	nv_index_put(index);
 	return status;
 }
@@ -486,6 +487,9 @@ dispatch(searcher *s, nv_request *request)
 			break;
 		case NV_REQ_INFO:
 			nv_request_info(engine, request);
+			break;
+		case NV_REQ_TOTALS:
+			nv_request_totals(engine, request);
 			break;
 		default:
 			nv_fail(&err, NV_EINVAL, 0, "unknown request %u", request->kind);

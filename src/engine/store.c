@@ -553,6 +553,10 @@ nv_store_get_stats(nv_store *store, nv_store_stats *stats)
 	stats->memory_codes = atomic_load(&store->codes.memory);
 	stats->memory_other = other_memory(store);
 	stats->rmw_pages = atomic_load(&store->rmw.count);
+	for (int u = 0; u < NV_CACHE_USERS; u++)
+		stats->rmw_hits[u] = atomic_load(&store->rmw_hits[u]);
+	stats->pages_written = atomic_load(&store->pages_written);
+	stats->page_writes = atomic_load(&store->page_writes);
 	stats->dirty = atomic_load(&store->dirty);
 	stats->failed = atomic_load(&store->failed);
 }

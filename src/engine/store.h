@@ -320,6 +320,8 @@ typedef struct nv_store_stats
 	uint64_t edge_bytes, vector_bytes, state_bytes; /* sizes of the files */
 	uint64_t memory_map, memory_elements, memory_codes, memory_other;
 	uint64_t rmw_pages;
+	uint64_t rmw_hits[NV_CACHE_USERS];   /* pages found there */
+	uint64_t pages_written, page_writes; /* edge pages, in so many writes */
 	bool dirty;  /* something changed since the last cut */
 	bool failed; /* it refuses changes and must be opened again */
 } nv_store_stats;

@@ -357,6 +357,10 @@ struct nv_store
 	pthread_mutex_t checkpoint; /* one at a time; nobody else takes it */
 	bool directory_synced;
 	_Atomic uint64_t published_sequence, published_lsn;
+
+	/* statistics */
+	_Atomic uint64_t rmw_hits[NV_CACHE_USERS];
+	_Atomic uint64_t pages_written, page_writes;
 };
 
 enum

@@ -12,9 +12,11 @@
 #include <unistd.h>
 
 #include "access/xlog.h"
+#include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
+#include "utils/lsyscache.h"
 
 #include "client.h"
 #include "worker_compat.h"
@@ -59,6 +61,18 @@ navis_engine_incarnation(void)
 	if (navis_control == NULL)
 		return 0;
 	return atomic_load(&navis_control->incarnation);
+}
+
+void
+navis_engine_process(int *pid, TimestampTz *started)
+{
+	*pid = 0;
+	*started = 0;
+	if (navis_control == NULL)
+		return;
+	*pid = (int) atomic_load(&navis_control->worker_pid);
+	if (atomic_load(&navis_control->incarnation) != 0)
+		*started = (TimestampTz) atomic_load(&navis_control->engine_started);
 }
 
 void
@@ -202,6 +216,7 @@ begin(nv_request_kind kind, const nv_key *key, int timeout_ms)
 	atomic_store(&request->done, 0);
 	atomic_store(&request->total, 0);
 	memset(&request->u, 0, sizeof(request->u));
+	request->title[0] = '\0';
 	request->detail[0] = '\0';
 	return request;
 }
@@ -217,6 +232,17 @@ navis_request_begin_noerror(nv_request_kind kind, const nv_key *key,
 							int timeout_ms)
 {
 	return begin(kind, key, Max(timeout_ms, 0));
+}
+
+void
+navis_request_title(nv_request *request, Oid index_oid)
+{
+	char *index = get_rel_name(index_oid);
+	char *database = get_database_name(MyDatabaseId);
+
+	if (index != NULL && database != NULL)
+		snprintf(request->title, sizeof(request->title),
+				 "index \"%s\" of database \"%s\"", index, database);
 }
 
 /* --- submit and wait --- */

@@ -11,6 +11,8 @@
 
 #include "postgres.h"
 
+#include "datatype/timestamp.h"
+
 #include "navis/request.h"
 
 /* Why there is no engine. */
@@ -28,6 +30,12 @@ extern NavisEngineStatus navis_engine_status(void);
 /* Number that changes with every start of the engine; 0: none runs. */
 extern uint64 navis_engine_incarnation(void);
 
+/*
+ * The worker process: its pid (0: there is none), and when the engine that
+ * runs in it was started (0: none does).
+ */
+extern void navis_engine_process(int *pid, TimestampTz *started);
+
 /* Fills key for an index of the current database. */
 extern void navis_make_key(nv_key *key, const uint8 *identity);
 
@@ -37,6 +45,12 @@ extern void navis_make_key(nv_key *key, const uint8 *identity);
  * engine to let go of an abandoned request.
  */
 extern nv_request *navis_request_begin(nv_request_kind kind, const nv_key *key);
+
+/*
+ * OPEN and BUILD_BEGIN: tells the engine what its log may call the index. Reads
+ * catalogs.
+ */
+extern void navis_request_title(nv_request *request, Oid index_oid);
 
 /*
  * Submits and waits for the answer; returns its status, NV_EUNUSABLE when the

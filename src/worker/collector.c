@@ -433,14 +433,15 @@ remove_orphans(Listing *listing)
 			return;
 		if (status == NV_OK)
 			ereport(DEBUG1,
-					(errmsg_internal("navis removed the sidecar of index %u in "
-									 "database %u, which no index owns",
+					(errmsg_internal("navis removed the sidecar of the index "
+									 "with OID %u in the database with OID "
+									 "%u, which no index owns",
 									 s->index_oid, s->key.database)));
 		else if (status != NV_ENOENT)
 			ereport(
 				LOG,
-				(errmsg("navis could not remove the sidecar of index %u "
-						"in database %u: %s",
+				(errmsg("navis could not remove the sidecar of the index with "
+						"OID %u in the database with OID %u: %s",
 						s->index_oid, s->key.database,
 						request->detail[0] != '\0' ? request->detail
 												   : nv_status_name(status))));

@@ -83,6 +83,9 @@ typedef struct NavisControl
 	_Atomic(Latch *) worker_latch;       /* NULL: no worker */
 	_Atomic uint32 wanted[NAVIS_WANTED]; /* database OIDs; 0: free */
 
+	_Atomic uint32 worker_pid;     /* 0: no worker */
+	_Atomic uint64 engine_started; /* TimestampTz; of the incarnation */
+
 	/* Under lock; helpers only. */
 	LWLock *lock;
 	NavisHelper helpers[NAVIS_MAX_HELPERS];

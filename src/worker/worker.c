@@ -272,6 +272,8 @@ start_engine(void)
 		return;
 	}
 	last_failure[0] = '\0';
+	atomic_store(&navis_control->engine_started,
+				 (uint64) GetCurrentTimestamp());
 	atomic_store(&navis_control->incarnation, incarnation);
 	atomic_store(&navis_control->worker_state, NAVIS_WORKER_RUNNING);
 	ereport(LOG, (errmsg("navis engine started"),
@@ -388,6 +390,7 @@ static void
 leave(int code, Datum arg)
 {
 	atomic_store(&navis_control->worker_latch, NULL);
+	atomic_store(&navis_control->worker_pid, 0);
 	if (!ready)
 		return;
 	stop_engine(false);
@@ -423,6 +426,7 @@ prepare(void)
 	BackgroundWorkerUnblockSignals();
 
 	atomic_store(&navis_control->worker_state, NAVIS_WORKER_STARTING);
+	atomic_store(&navis_control->worker_pid, (uint32) MyProcPid);
 	on_proc_exit(leave_at_once, 0);
 	before_shmem_exit(leave, 0);
 	if (!navis_port_init(navis_control))

@@ -57,6 +57,9 @@ like($node->safe_psql('postgres', $searches), qr/^graph/m, 'with the engine the 
 $node->adjust_conf('postgresql.conf', 'shared_preload_libraries', "''");
 $node->restart;
 my $err = check_exact('not preloaded');
+my $stats = "SELECT state, pid, started, searches FROM navis_stat_worker;
+SELECT indexrelname, state, searches, vertices FROM navis_stat_indexes";
+is($node->safe_psql('postgres', $stats), "not preloaded|||\nwords_v|no engine||", 'not preloaded: statistics say so');
 like($err, qr/HINT:.*shared_preload_libraries = 'navis'/, 'the hint says what to set');
 is($node->safe_psql('postgres', "LOAD 'navis'; SHOW navis.search_list_size"), '100', 'settings are there');
 is($node->safe_psql('postgres', "SELECT state, dimensions, live_rows, vertices FROM navis_index_info('words_v')"),

@@ -1404,6 +1404,8 @@ check_refused(const char *why)
 	}
 	CHECK(strstr(last_line, "io_uring is not available"));
 	CHECK(strstr(last_line, why));
+	CHECK((strstr(last_line, "LimitMEMLOCK") != NULL) ==
+		  (strcmp(why, "Cannot allocate memory") == 0));
 	CHECK(nv_ring_create(NV_IO_URING, NV_BLOCK, &ring, &err) != NV_OK);
 	CHECK(ring == NULL);
 	CHECK(strstr(err.detail, why));

@@ -1,0 +1,424 @@
+/*
+ * stats.c
+ *		What stands behind navis_stat_indexes and navis_stat_worker.
+ *
+ * Both can be read at any time: they wait for no lock of another session and
+ * throw no error because an index is being made, moved, dropped or damaged,
+ * or because there is no engine.  They tell sizes and counts, no content, so
+ * that everybody may read them, as pg_stat_all_indexes.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xlog.h"
+#include "catalog/pg_class.h"
+#include "commands/defrem.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/timestamp.h"
+
+#include "client.h"
+#include "navis.h"
+#include "settings.h"
+
+PG_FUNCTION_INFO_V1(navis_stat_get_indexes);
+PG_FUNCTION_INFO_V1(navis_stat_get_worker);
+
+#define MAX_COLUMNS 64
+#define USECS_1970_TO_2000                                                     \
+	((POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)
+
+/* --- Rows --- */
+
+typedef struct Row
+{
+	Datum values[MAX_COLUMNS];
+	bool nulls[MAX_COLUMNS];
+	int n;
+} Row;
+
+/* NULL unless there. */
+static void
+put(Row *row, bool there, Datum value)
+{
+	Assert(row->n < MAX_COLUMNS);
+	row->nulls[row->n] = !there;
+	row->values[row->n++] = value;
+}
+
+static void
+put_int(Row *row, bool there, uint64 value)
+{
+	put(row, there, Int64GetDatum((int64) value));
+}
+
+static void
+put_milliseconds(Row *row, bool there, uint64 ns)
+{
+	put(row, there, Float8GetDatum((double) ns / 1e6));
+}
+
+static void
+put_share(Row *row, bool there, uint64 part, uint64 whole)
+{
+	put(row, there && whole > 0,
+		Float8GetDatum(whole > 0 ? (double) part / (double) whole : 0));
+}
+
+/* UINT32_MAX: everything is loaded, there is no window. */
+static void
+put_window(Row *row, bool there, uint32 window)
+{
+	put_int(row, there && window != UINT32_MAX, window);
+}
+
+/* Microseconds since 1970; 0: never. */
+static void
+put_time(Row *row, bool there, uint64 unix_us)
+{
+	put(row, there && unix_us != 0,
+		TimestampTzGetDatum((TimestampTz) unix_us - USECS_1970_TO_2000));
+}
+
+/* The row type that the SQL definition names has as many columns. */
+static void
+check_columns(TupleDesc desc, const Row *row)
+{
+	if (desc->natts != row->n)
+		elog(ERROR, "row type has %d columns, expected %d", desc->natts,
+			 row->n);
+}
+
+/* --- Which indexes --- */
+
+/* Indexes of ours in this database that this transaction sees. */
+static List *
+navis_index_oids(void)
+{
+	Oid am = get_index_am_oid("navis", true);
+	Relation rel = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan =
+		systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	List *oids = NIL;
+	HeapTuple tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		CHECK_FOR_INTERRUPTS();
+		if (form->relkind == RELKIND_INDEX && form->relam == am)
+			oids = lappend_oid(oids, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return oids;
+}
+
+/* --- One index --- */
+
+typedef struct IndexStat
+{
+	Oid oid;
+	const char *state;
+	bool engine; /* info is filled */
+	nv_req_info info;
+} IndexStat;
+
+/* No metapage of ours to read: another's temporary table, unlogged in recovery.
+ */
+static bool
+is_unreadable(Relation index)
+{
+	return RELATION_IS_OTHER_TEMP(index) ||
+		   (RecoveryInProgress() &&
+			index->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED);
+}
+
+/* False: it does not exist any more. */
+static bool
+read_key(Oid oid, nv_key *key, const char **state)
+{
+	Relation index;
+	NavisMeta meta;
+
+	/* Held by whoever makes, moves or drops it. */
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+	{
+		*state = "locked";
+		return true;
+	}
+	index = try_relation_open(oid, NoLock);
+	if (index == NULL)
+	{
+		UnlockRelationOid(oid, AccessShareLock);
+		return false;
+	}
+	if (is_unreadable(index) || !navis_meta_peek(index, &meta))
+		*state = "not readable";
+	else
+		navis_make_key(key, meta.identity);
+	relation_close(index, AccessShareLock);
+	return true;
+}
+
+static void
+ask_engine(const nv_key *key, IndexStat *stat)
+{
+	nv_request *request = navis_request_begin(NV_REQ_INFO, key);
+
+	if (request != NULL)
+	{
+		request->u.info.percentile = navis_casr_percentile_search;
+		if (navis_request_call(request, NULL, NULL) == NV_OK)
+		{
+			stat->info = request->u.info;
+			stat->engine = stat->info.state != NV_INDEX_ABSENT;
+		}
+		else
+			request = NULL;
+	}
+	stat->state = navis_state_name(request != NULL, &stat->info);
+}
+
+static bool
+index_stat(Oid oid, IndexStat *stat)
+{
+	nv_key key;
+
+	memset(stat, 0, sizeof(*stat));
+	stat->oid = oid;
+	if (!read_key(oid, &key, &stat->state))
+		return false;
+	if (stat->state == NULL)
+		ask_engine(&key, stat);
+	return true;
+}
+
+/* --- Columns, in the order of the SQL definition --- */
+
+static void
+put_inserts(Row *row, bool there, const nv_req_info *i)
+{
+	put_int(row, there, i->insert_queue);
+	put_int(row, there, i->pending_rows);
+	put_int(row, there, i->insert_waits);
+	put_milliseconds(row, there, i->insert_wait_ns);
+	put_int(row, there, i->inserted);
+	put_int(row, there, i->inserted_equal);
+	put_int(row, there, i->insert_failures);
+	put_int(row, there, i->seeks);
+	put_int(row, there, i->seek_explored);
+	put_int(row, there, i->seek_vectors);
+	put_int(row, there, i->seek_pages);
+	put_int(row, there, i->seek_cached);
+	put_int(row, there, i->link_pages);
+	put_int(row, there, i->link_cached);
+	put_int(row, there, i->insert_bytes);
+	put_int(row, there, i->relinks);
+	put_int(row, there, i->overflows);
+	put_int(row, there, i->moved);
+	put_int(row, there, i->promotions);
+}
+
+static void
+put_searches(Row *row, bool there, const nv_req_info *i)
+{
+	put_int(row, there, i->searches);
+	put_int(row, there, i->search_vectors);
+	put_int(row, there, i->search_pages);
+	put_int(row, there, i->search_cached);
+	put_int(row, there, i->search_pending);
+	put_int(row, there, i->search_bytes);
+}
+
+static void
+put_graph(Row *row, bool graph, const nv_req_info *i)
+{
+	put_window(row, graph, i->window_search);
+	put_window(row, graph, i->window_insert);
+	put_int(row, graph, i->vertices);
+	put_int(row, graph, i->deleted);
+	put_share(row, graph, i->deleted, i->vertices);
+	put_int(row, graph, i->live_slots);
+	put_int(row, graph, i->retired_slots);
+	put_int(row, graph, i->edge_pages);
+	put_int(row, graph, i->free_pages);
+	put_int(row, graph, i->rmw_pages);
+	put_int(row, graph, i->rmw_hits_search);
+	put_int(row, graph, i->rmw_hits_insert);
+	put_int(row, graph, i->pages_written);
+	put_int(row, graph, i->page_writes);
+}
+
+static void
+put_checkpoints(Row *row, bool there, const nv_req_info *i)
+{
+	put_int(row, there, i->checkpoints);
+	put_int(row, there, i->checkpoint_failures);
+	put_time(row, there, i->checkpointed_at);
+	put_milliseconds(row, there, i->checkpoint_ns);
+}
+
+/*
+ * navis_stat_get_indexes(): a row for each navis index of the database.  What
+ * the engine does not know, because it has not opened the index, is NULL.
+ */
+Datum
+navis_stat_get_indexes(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ListCell *cell;
+	List *oids;
+
+	InitMaterializedSRF(fcinfo, 0);
+	oids = navis_index_oids();
+	foreach (cell, oids)
+	{
+		IndexStat stat;
+		Row row = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		if (!index_stat(lfirst_oid(cell), &stat))
+			continue;
+		put(&row, true, ObjectIdGetDatum(stat.oid));
+		put(&row, true, CStringGetTextDatum(stat.state));
+		put_inserts(&row, stat.engine, &stat.info);
+		put_searches(&row, stat.engine, &stat.info);
+		put_graph(&row, stat.engine && stat.info.has_graph, &stat.info);
+		put_checkpoints(&row, stat.engine, &stat.info);
+		check_columns(result->setDesc, &row);
+		tuplestore_putvalues(result->setResult, result->setDesc, row.values,
+							 row.nulls);
+	}
+	return (Datum) 0;
+}
+
+/* --- The worker --- */
+
+static const char *
+worker_state(void)
+{
+	switch (navis_engine_status())
+	{
+		case NAVIS_ENGINE_RUNNING:
+			return "running";
+		case NAVIS_ENGINE_NOT_PRELOADED:
+			return "not preloaded";
+		case NAVIS_ENGINE_STARTING:
+			return "starting";
+		case NAVIS_ENGINE_NO_WORKER:
+			return "not started";
+		case NAVIS_ENGINE_STOPPED:
+			break;
+	}
+	return "stopped";
+}
+
+/* The engine's totals, and its incarnation; 0: there is none. */
+static uint64
+ask_totals(nv_req_totals *totals)
+{
+	nv_key none = {0};
+	uint64 incarnation = navis_engine_incarnation();
+	nv_request *request = navis_request_begin(NV_REQ_TOTALS, &none);
+
+	if (request == NULL || navis_request_call(request, NULL, NULL) != NV_OK)
+		return 0;
+	*totals = request->u.totals;
+	return incarnation;
+}
+
+static void
+put_engine(Row *row, bool there, const nv_req_totals *t)
+{
+	put_int(row, there, t->search_threads);
+	put_int(row, there, t->insert_threads);
+	put(row, there,
+		CStringGetTextDatum(navis_io_name(t->io_uring, t->search_threads)));
+	put(row, there, CStringGetTextDatum(nv_simd_name((nv_simd) t->simd)));
+	put_int(row, there, t->indexes);
+	put_int(row, there, t->cursors);
+	put_int(row, there, t->memory);
+	put_int(row, there, t->insert_queue);
+	put_int(row, there, t->pending_rows);
+	put_int(row, there, t->pending_bytes);
+	put_int(row, there, t->pending_limit);
+}
+
+static void
+put_cache(Row *row, bool there, const nv_req_totals *t)
+{
+	put_int(row, there, t->cache_bytes);
+	put_int(row, there, t->cache_limit);
+	put_int(row, there, t->cache_pages);
+	put_int(row, there, t->cache_frozen);
+	put_int(row, there, t->search_lookups);
+	put_int(row, there, t->search_hits);
+	put_int(row, there, t->insert_lookups);
+	put_int(row, there, t->insert_hits);
+	put_int(row, there, t->cache_promotions);
+	put_int(row, there, t->cache_evictions);
+}
+
+static void
+put_totals(Row *row, bool there, const nv_req_totals *t)
+{
+	put_int(row, there, t->searches);
+	put_int(row, there, t->search_vectors);
+	put_int(row, there, t->search_pending);
+	put_int(row, there, t->search_bytes);
+	put_int(row, there, t->inserted);
+	put_int(row, there, t->inserted_equal);
+	put_int(row, there, t->insert_failures);
+	put_int(row, there, t->insert_waits);
+	put_milliseconds(row, there, t->insert_wait_ns);
+	put_int(row, there, t->seeks);
+	put_int(row, there, t->seek_vectors);
+	put_int(row, there, t->insert_bytes);
+	put_int(row, there, t->relinks);
+	put_int(row, there, t->overflows);
+	put_int(row, there, t->promotions);
+	put_int(row, there, t->checkpoints);
+	put_int(row, there, t->checkpoint_failures);
+	put_milliseconds(row, there, t->checkpoint_ns);
+	put_int(row, there, t->pages_written);
+	put_int(row, there, t->page_writes);
+}
+
+/*
+ * navis_stat_get_worker(): one row, always; without an engine its state says
+ * why, and what the engine would tell is NULL.
+ */
+Datum
+navis_stat_get_worker(PG_FUNCTION_ARGS)
+{
+	nv_req_totals totals = {0};
+	uint64 incarnation = ask_totals(&totals);
+	bool there = incarnation != 0;
+	TimestampTz started;
+	Row row = {0};
+	TupleDesc desc;
+	int pid;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	navis_engine_process(&pid, &started);
+	put(&row, pid != 0, Int32GetDatum(pid));
+	put(&row, true, CStringGetTextDatum(worker_state()));
+	put(&row, started != 0, TimestampTzGetDatum(started));
+	put_int(&row, there, incarnation);
+	put_engine(&row, there, &totals);
+	put_cache(&row, there, &totals);
+	put_totals(&row, there, &totals);
+	check_columns(desc, &row);
+	PG_RETURN_DATUM(
+		HeapTupleGetDatum(heap_form_tuple(desc, row.values, row.nulls)));
+}
