@@ -208,7 +208,10 @@ cmp_ok(recall('mix_v', 'queries'), '>=', 0.95, 'recall@10 of the old rows');
 
 # --- DROP, REINDEX, a stop beside a build ---
 
-make_table($_) for 'gone', 'again', 'last';
+make_table($_) for 'gone', 'again', 'last', 'tiny';
+query('INSERT INTO tiny SELECT id, v FROM source WHERE id <= 10');
+ok(defined sidecar_of($node, query("SELECT 'tiny_v'::regclass::oid")), 'rows without a graph have a directory');
+query('DROP TABLE tiny');
 query('INSERT INTO gone SELECT id, v FROM source');
 ok(wait_building('gone_v'), 'a build begins');
 query('DROP TABLE gone');

@@ -204,8 +204,10 @@ test_small_index(void **state)
 	assert_int_equal(((nv_hit *) f->r->data)->element, 3);
 	assert_int_equal(f->r->u.search.stats.hops, 0);
 	assert_int_equal(f->r->u.search.stats.pending, f->n);
+	/* No graph, but a place that is found when it is to be dropped. */
 	index_dir(f, dir);
-	assert_false(exists(dir, ""));
+	assert_true(exists(dir, "navis.sidecar"));
+	assert_false(exists(dir, "g1"));
 	stop_engine(f, true);
 	start_engine(f);
 	assert_int_equal(open_index(f, f->n, 0, 0, false, &st), f->n);

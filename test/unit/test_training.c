@@ -436,14 +436,14 @@ static void
 test_failure(void **state)
 {
 	fixture *f = *state;
-	char dir[300], aside[310];
+	char dir[300];
 	FILE *file;
 
 	open_empty(f);
 	index_dir(f, dir);
-	snprintf(aside, sizeof(aside), "%s/%u", f->dir, f->key.database);
-	(void) mkdir(aside, 0700);
-	file = fopen(dir, "w"); /* where its directory would be */
+	assert_true(exists(dir, "navis.sidecar")); /* so that it can be dropped */
+	remove_all(dir);
+	file = fopen(dir, "w"); /* where its directory should be */
 	assert_non_null(file);
 	fclose(file);
 	insert_rows(f, 0, f->n);
