@@ -61,6 +61,7 @@ eb_start(bench *b)
 	config.cache_size = b->o.cache_mb << 20;
 	config.insert_threads = b->o.insert_threads;
 	config.insert_list_size = b->o.insert_list;
+	config.insert_queue_size = b->o.queue;
 	b->local = nv_local_create();
 	if (nv_engine_start(&config, nv_local_port(b->local), &b->engine, &err) !=
 		NV_OK)

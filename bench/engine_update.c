@@ -24,7 +24,6 @@
 #include "exact.h"
 #include "util.h"
 
-#define QUEUE_CHECK 64   /* rows a client inserts before it asks again */
 #define SHARE 5          /* a round replaces one row of five */
 #define FIRST_OWNER 1000 /* numbers of the inserting clients */
 
@@ -51,17 +50,33 @@ ask_info(const bench *b, nv_request *r)
 	eb_call(b, r, "info");
 }
 
-/* Returns when at most so many rows wait to be linked. */
+/* Returns when no row waits to be linked. */
 static void
-await_queue(const bench *b, nv_request *r, uint64_t rows)
+await_linked(const bench *b, nv_request *r)
 {
-	for (;;)
+	do
 	{
-		ask_info(b, r);
-		if (r->u.info.pending_rows <= rows)
-			return;
 		usleep(1000);
-	}
+		ask_info(b, r);
+	} while (r->u.info.pending_rows > 0);
+}
+
+/* A place in the insert queue, as a backend takes one; waits for room. */
+static void
+take_place(const bench *b, nv_request *r)
+{
+	uint64_t word = atomic_load(&r->place[0]);
+	uint64_t taken = (word & ~(uint64_t) NV_PLACE_STATE) | NV_PLACE_TAKEN;
+
+	if ((word & NV_PLACE_STATE) == NV_PLACE_OFFERED &&
+		atomic_compare_exchange_strong(&r->place[0], &word, taken))
+		return;
+	r->kind = NV_REQ_RESERVE;
+	r->u.reserve = (nv_req_reserve){.place = 0};
+	atomic_store(&r->place[0], NV_PLACE_WANTED);
+	eb_call(b, r, "reserve");
+	if (!r->u.reserve.granted)
+		atomic_store(&r->place[0], NV_PLACE_NONE);
 }
 
 static void *
@@ -69,7 +84,7 @@ feeder_main(void *arg)
 {
 	const feeder *f = arg;
 	const bench *b = f->b;
-	uint32_t dim = f->rows->dim, sent = 0;
+	uint32_t dim = f->rows->dim;
 	nv_request *r = eb_request(b, NV_REQ_INFO, FIRST_OWNER + f->begin);
 
 	for (uint32_t row = f->begin; row < f->end; row += f->step)
@@ -77,8 +92,7 @@ feeder_main(void *arg)
 		const uint32_t *vector = f->rows->words + (size_t) row * dim;
 		nv_journal_entry entry = eb_name(b, row, vector, dim);
 
-		if (sent++ % QUEUE_CHECK == 0)
-			await_queue(b, r, b->o.queue);
+		take_place(b, r);
 		r->kind = NV_REQ_INSERT;
 		r->u.insert = (nv_req_insert){
 			.element = entry.element,
@@ -115,7 +129,7 @@ insert_rows(bench *b, const bench_matrix *rows, uint32_t begin, uint32_t end)
 	}
 	for (uint32_t i = 0; i < clients; i++)
 		pthread_join(feeders[i].thread, NULL);
-	await_queue(b, r, 0);
+	await_linked(b, r);
 	free(r);
 	return (double) (nv_now_ns() - begun) / 1e9;
 }

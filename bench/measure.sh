@@ -11,6 +11,10 @@
 #   --lists N,N,...  list sizes of the curve
 #   --passes N       timed passes over the queries, of each line (3)
 #   --pairs N        builds of each kind that are compared (3)
+#   --updates SET    data of insert, replace and writes: glove100k, or synth768
+#                    (768 dimensions, made by DIR/make_synthetic.py if the
+#                    files are not there)
+#   --quick          insert, replace and writes with fewer rows, one metric
 #
 # Parts, by default all:
 #   curve     recall, speed and work by list size, by the engine and by SQL
@@ -19,17 +23,24 @@
 #   memory    what an index holds in memory
 #   nocache   without cache: bytes read against /proc, resident memory
 #   build     build times beside pgvector's HNSW, and recall of both
+#   insert    recall and files after as many rows again were inserted, beside a
+#             fresh build; the engine alone
+#   replace   the same after ten rounds in which a fifth of the rows is replaced
+#   writes    INSERT, COPY and UPDATE through SQL, searches beside inserts;
+#             pgvector's HNSW beside it
 #
 # A private server runs in a scratch directory; nothing is left but Debian
 # packages and the installed extension.  The last section of the report says
-# which targets were met.  Run it on an idle machine: half an hour.
+# which targets were met.  Run it on an idle machine: an hour.
 
 . "$(dirname "$0")/../test/lib.sh"
 
-all_parts="curve casr pages memory nocache build"
+all_parts="curve casr pages memory nocache build insert replace writes"
 lists=20,40,60,80,100,150,200,300,400
 passes=3
 pairs=3
+updates=glove100k
+quick=
 data=${NAVIS_DATA:-}
 pgvector=
 out=
@@ -39,7 +50,8 @@ usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit "$1"; }
 
 while [ $# -gt 0 ]; do
 	case $1 in
-		--data | --pgvector | --out | --lists | --passes | --pairs)
+		--quick) quick=1; shift ;;
+		--data | --pgvector | --out | --lists | --passes | --pairs | --updates)
 			[ $# -ge 2 ] || usage 2
 			printf -v "${1#--}" %s "$2"
 			shift 2
@@ -63,6 +75,10 @@ for file in base.fbin query.fbin gt_l2.ibin gt_cosine.ibin; do
 done
 data=$(cd "$data" && pwd)
 glove=$data/glove100k
+case $updates in
+	glove100k | synth768) ;;
+	*) say "--updates: glove100k or synth768"; exit 2 ;;
+esac
 [ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
 if [ -n "$out" ]; then
 	exec > >(tee "$out")
@@ -117,6 +133,15 @@ cell() {
 	awk -F' *[|] *' -v list="$2" -v name="$3" '
 		$2 == "list" { for (i = 2; i < NF; i++) if ($i == name) c = i }
 		$2 == list { print $c; exit }' "$1"
+}
+
+# value FILE KEY [COLUMN]: of the table that has such a column, or of any table
+# the second one.
+value() {
+	awk -F' *[|] *' -v key="$2" -v name="${3:-}" '
+		BEGIN { if (name == "") c = 3 }
+		/^[|]/ { for (i = 2; i < NF; i++) if (name != "" && $i == name) c = i }
+		c && $2 == key { print $c; exit }' "$1"
 }
 
 # calculate EXPRESSION [FORMAT]
@@ -179,7 +204,7 @@ describe_machine() {
 	printf -- '- `%s`\n' "${settings[@]}" "everything else: the defaults"
 	text "" "Command: \`bash bench/measure.sh --data DATA$(
 		[ -z "$pgvector" ] || echo " --pgvector CHECKOUT"
-	) --lists $lists --passes $passes --pairs $pairs$parts\`"
+	) --lists $lists --passes $passes --pairs $pairs --updates $updates${quick:+ --quick}$parts\`"
 }
 
 # --- engine and server -------------------------------------------------------
@@ -553,6 +578,15 @@ resident_memory() {
 	done
 }
 
+pgvector_up() {
+	[ ! -d "$dir/pgvector" ] || return 0
+	mkdir -p "$dir/pgvector"
+	(cd "$pgvector" && tar cf - --exclude=./.git .) | tar xf - -C "$dir/pgvector"
+	make -C "$dir/pgvector" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" >&2
+	as_root make -C "$dir/pgvector" -s install PG_CONFIG="$PG_CONFIG" >/dev/null
+	ask -c "CREATE EXTENSION vector"
+}
+
 # build_pair NAME NAVIS_OPTIONS HNSW_OPTIONS LIMIT: one after the other, again
 # and again; then recall of the last of each.
 build_pair() {
@@ -604,11 +638,7 @@ part_build() {
 		return 0
 	fi
 	server_up
-	mkdir -p "$dir/pgvector"
-	(cd "$pgvector" && tar cf - --exclude=./.git .) | tar xf - -C "$dir/pgvector"
-	make -C "$dir/pgvector" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" >&2
-	as_root make -C "$dir/pgvector" -s install PG_CONFIG="$PG_CONFIG" >/dev/null
-	ask -c "CREATE EXTENSION vector"
+	pgvector_up
 	load_rows build_real
 	load_rows build_vector --type vector
 	text "L2; the two take turns, seconds by the server's clock around CREATE" \
@@ -659,6 +689,319 @@ search_once() {
 		SELECT id FROM glove ORDER BY v $(operator "$1")
 			(SELECT v FROM glove LIMIT 1) LIMIT 10
 	SQL
+}
+
+# --- updates -----------------------------------------------------------------
+
+# The data set of the three parts below: update_base, update_queries, rows,
+# metrics.
+update_data() {
+	local made=$dir/synthetic
+	[ -z "${update_base:-}" ] || return 0
+	metrics="l2 cosine"
+	rows=100000
+	[ -z "$quick" ] || { metrics=l2; rows=30000; }
+	update_base=$data/${updates}_base.fbin
+	update_queries=$data/${updates}_query.fbin
+	[ $updates = synth768 ] || return 0
+	metrics=l2
+	[ ! -r "$update_base" ] || [ ! -r "$update_queries" ] || return 0
+	[ -r "$data/make_synthetic.py" ] ||
+		{ say "neither $update_base nor $data/make_synthetic.py is there"; exit 2; }
+	install_packages python3-numpy
+	/usr/bin/python3 "$data/make_synthetic.py" "$made" --base "$rows" \
+		--insert 10 --no-gt >&2
+	update_base=$made/synth768_base.fbin
+	update_queries=$made/synth768_query.fbin
+}
+
+describe_updates() {
+	text "Data: $updates, the first $rows rows, 1,000 queries, k = 10. Exact" \
+		"neighbours are computed by the program, for the rows of the moment." \
+		"Difference: recall@10 of the changed index less that of an index built" \
+		"over the same rows, at the same list size."
+}
+
+# engine_change MODE METRIC OPTIONS...: runs it, keeps the output.
+engine_change() {
+	local mode=$1 metric=$2
+	shift 2
+	rm -rf "$dir/engine-$mode"
+	shown engine_bench $mode "$dir/engine-$mode" --base "$update_base" \
+		--query "$update_queries" --metric "$metric" --sweep 20,40,100,200 \
+		"$@" | tee "$dir/${mode}_$metric"
+	rm -rf "$dir/engine-$mode"
+}
+
+# worst FILE: the smallest difference of recall and its list size.
+worst() {
+	awk -F' *[|] *' '
+		$5 == "difference" { there = 1; next }
+		there && $2 !~ /^[0-9]+$/ && $2 !~ /^-/ { exit }
+		there && $2 ~ /^[0-9]+$/ && (n++ == 0 || $5 < least) {
+			least = $5; list = $2
+		}
+		END { printf "%+.4f %d\n", least, list }' "$1"
+}
+
+# target_recall FILE WHAT LIMIT
+target_recall() {
+	local difference list
+	read -r difference list < <(worst "$1")
+	target "recall@10 against a fresh build, $2" \
+		"$difference at list size $list, the worst of 20, 40, 100, 200" \
+		">= -$3" "$difference >= -$3"
+}
+
+part_insert() {
+	local metric file share
+	update_data
+	title "Insertion: the engine alone"
+	describe_updates
+	text "Built over one half of the rows, the other half inserted one by one by" \
+		"one client; 2 insert threads, cache 256 MB. Files after a checkpoint."
+	for metric in $metrics; do
+		printf '\n### Insertion, %s\n' "$metric"
+		engine_change insert "$metric" --rows $rows --first $((rows / 2))
+		file=$dir/insert_$metric
+		target_recall "$file" "half of the rows inserted one by one, $metric" 0.005
+		share=$(value "$file" "loaded of explored")
+		target "position seeking: vectors loaded of explored, $metric" \
+			"$(value "$file" "vectors loaded") of $(value "$file" explored): $share" \
+			"< 0.5" "$share < 0.5"
+	done
+}
+
+part_replace() {
+	local metric file window ratio
+	update_data
+	window=$((rows / 3 / 10 * 10))
+	title "Replacement: the engine alone"
+	describe_updates
+	text "A window of $window rows; in each of ten rounds the oldest fifth is" \
+		"deleted and as many new rows are inserted. No row comes twice."
+	for metric in $metrics; do
+		printf '\n### Replacement, %s\n' "$metric"
+		engine_change replace "$metric" --window $window --rounds 10
+		file=$dir/replace_$metric
+		target_recall "$file" "after ten rounds of replacing a fifth, $metric" 0.01
+		ratio=$(value "$file" "all files" ratio)
+		target "files after ten rounds, changed / fresh, $metric" \
+			"$(value "$file" "all files" changed) MB / $(value "$file" "all files" \
+				fresh) MB = $ratio" "<= 1.3" "$ratio <= 1.3"
+	done
+}
+
+# The tables of the part `writes`: name, type of the vectors, index.
+write_table() {
+	local table=$1 type=$2 index=$3
+	"$bin/sql_bench" load "$table" --base "$update_base" --rows "$first" \
+		--type "$type"
+	[ -z "$index" ] || text "- \`$index\`: $(create_seconds "$index") s"
+}
+
+# write_rows METHOD FIRST ROWS: into every table, one after the other.
+write_rows() {
+	local table type index
+	for table in w_navis w_small w_large w_none; do
+		type=vector index=
+		case $table in w_navis) type=real index=w_navis_i ;; w_none) type=real ;; esac
+		"$bin/sql_bench" insert $table --base "$update_base" --first "$2" \
+			--rows "$3" --method "$1" --type $type ${index:+--index $index} \
+			$([ $table != w_navis ] || echo "--engine-pid $(worker_pid)") \
+			>"$dir/$1_$table"
+		say "$(date +%T) $1 $table: $(tail -n 1 "$dir/$1_$table")"
+	done
+}
+
+written() { value "$dir/$1_$2" "$1" "$3"; }
+
+names=([0]="navis" [1]="pgvector, m = 16, ef_construction = 64"
+	[2]="pgvector, m = 48, ef_construction = 200" [3]="no index")
+
+report_rows() {
+	local method i table
+	text ""
+	row "" index rows "s to the end" "rows/s" "s until linked" "rows/s linked" \
+		"CPU ms a row"
+	rule 8
+	for method in rows multi copy; do
+		i=0
+		for table in w_navis w_small w_large w_none; do
+			row $method "${names[i]}" "$(written $method $table rows)" \
+				"$(written $method $table "s to the end")" \
+				"$(written $method $table "rows/s")" \
+				"$(written $method $table "s until linked")" \
+				"$(written $method $table "rows/s linked")" \
+				"$(written $method $table "CPU ms a row")"
+			i=$((i + 1))
+		done
+	done
+}
+
+# target_rows METHOD WHAT TIMES
+target_rows() {
+	local i=1 table ours theirs ratio
+	for table in w_small w_large; do
+		ours=$(written $1 w_navis "rows/s linked")
+		theirs=$(written $1 $table "rows/s linked")
+		ratio=$(calculate "$ours / $theirs")
+		target "$2, navis / ${names[i]}" "$ours rows/s / $theirs rows/s = $ratio" \
+			">= $3" "$ratio >= $3"
+		i=$((i + 1))
+	done
+}
+
+write_throughput() {
+	local method at=$first
+	title "Writes: rows into an indexed table"
+	text "$first rows of $updates loaded and indexed, then one session inserts" \
+		"$slice rows by each method: prepared INSERTs of one row in one" \
+		"transaction (rows), of a hundred rows (multi), one COPY; every table" \
+		"in turn, different rows for each method. Linked: until no row waits to" \
+		"be linked into the graph (pgvector has no such rows). CPU: of the" \
+		"session and of the engine. navis: default settings, 2 insert threads." ""
+	write_table w_navis real "CREATE INDEX w_navis_i ON w_navis USING navis (v)"
+	write_table w_small vector "CREATE INDEX w_small_i ON w_small USING hnsw
+		(v vector_l2_ops) WITH (m = 16, ef_construction = 64)"
+	write_table w_large vector "CREATE INDEX w_large_i ON w_large USING hnsw
+		(v vector_l2_ops) WITH (m = 48, ef_construction = 200)"
+	write_table w_none real ""
+	for method in rows multi copy; do
+		write_rows $method $at $slice
+		at=$((at + slice))
+	done
+	next=$at
+	report_rows
+	reading w_navis_i
+	target_rows rows "inserts, one session, autocommit off" 3
+	target_rows copy "COPY, 2 insert threads" 5
+}
+
+# pairs TABLE TYPE SYNC [INDEX]: prints the table's last line, keeps it.
+write_pairs() {
+	local table=$1 type=$2 sync=$3 index=${4:-}
+	"$bin/sql_bench" pairs "$table" --plain ${table}_plain --base "$update_base" \
+		--first $next --rows 1000 --type "$type" ${index:+--index $index} \
+		--set synchronous_commit="$sync" --pause-us 2000 >"$dir/pairs"
+	row "$table" "$sync" "$(value "$dir/pairs" 1000 "p50 ms, index")" \
+		"$(value "$dir/pairs" 1000 "p50 ms, none")" \
+		"$(value "$dir/pairs" 1000 ratio)" \
+		"$(value "$dir/pairs" 1000 "p99 ms, index")" \
+		"$(value "$dir/pairs" 1000 "p99 ms, none")"
+}
+
+write_single() {
+	local sync ratio
+	title "Writes: a single INSERT"
+	text "A row by autocommit into a table with index and one without, in turns," \
+		"1,000 times, 2 ms between pairs, so that the queue of the index has" \
+		"room. With synchronous_commit = off the statement without what the disk" \
+		"takes for COMMIT." ""
+	ask -c "CREATE TABLE w_navis_plain (LIKE w_navis)" \
+		-c "CREATE TABLE w_small_plain (LIKE w_small)"
+	row table synchronous_commit "p50 ms, index" "p50 ms, none" ratio \
+		"p99 ms, index" "p99 ms, none"
+	rule 7
+	for sync in on off; do
+		write_pairs w_navis real $sync w_navis_i
+		ratio=$(value "$dir/pairs" 1000 ratio)
+		target "single INSERT, with / without index, synchronous_commit = $sync" \
+			"$(value "$dir/pairs" 1000 "p50 ms, index") ms / $(value "$dir/pairs" \
+				1000 "p50 ms, none") ms = $ratio" "< 1.5" "$ratio < 1.5"
+		next=$((next + 1000))
+		write_pairs w_small vector $sync
+	done
+}
+
+# beside NAME TABLE OPTIONS...
+beside() {
+	local name=$1 table=$2
+	shift 2
+	printf '\n### %s\n' "$name"
+	shown sql_bench mixed $table --base "$update_base" --first $next \
+		--query "$update_queries" --rounds 3 --passes 1 "$@" | tee "$dir/beside"
+	ratio=$(value "$dir/beside" median "ratio of p50")
+}
+
+write_beside() {
+	local ratio threads
+	title "Writes: searches beside inserts"
+	text "One session asks, list size 100 (pgvector: ef_search 100), alone and" \
+		"while another one inserts rows, prepared, 100 in a transaction, as fast" \
+		"as it can or at a given rate, three times in turns. With one insert" \
+		"thread the index works on one other core."
+	for threads in 1 2; do
+		ask -c "ALTER SYSTEM SET navis.insert_threads = $threads"
+		restart_server "$dir"
+		beside "navis, $threads insert threads" w_navis --index w_navis_i
+		target "search p50, beside inserts / alone, insert_threads = $threads" \
+			"$ratio" "<= 1.5" "$ratio <= 1.5"
+	done
+	ask -c "ALTER SYSTEM RESET navis.insert_threads"
+	restart_server "$dir"
+	beside "navis, 100 rows a second" w_navis --index w_navis_i --rate 100
+	beside "pgvector, m = 16, ef_construction = 64" w_small --type vector \
+		--index w_small_i --setting hnsw.ef_search
+}
+
+# index_work NAME: buffers of the index accessed so far | vertices.
+index_work() {
+	sleep 1 # statistics of a session arrive when it has ended
+	ask -F ' ' -c "SELECT idx_blks_read + idx_blks_hit, vertices
+		FROM pg_statio_user_indexes, navis_index_info('$1')
+		WHERE indexrelname = '$1'"
+}
+
+# update_other WHAT: 1,000 rows.
+update_other() {
+	local accesses vertices after now rate
+	read -r accesses vertices < <(index_work w_update_i)
+	ask -c "UPDATE w_update SET other = other + 1 WHERE id < 1000"
+	read -r after now < <(index_work w_update_i)
+	rate=$(calculate "($after - $accesses) / 1000")
+	row "$1" 1000 "$rate" "$((now - vertices))"
+	target "buffer accesses of the index a row, UPDATE of another column, $1" \
+		"$rate" "< 20" "$rate < 20"
+	target "new vertices, UPDATE of another column, $1" "$((now - vertices))" 0 \
+		"$now == $vertices"
+}
+
+write_update() {
+	title "Writes: UPDATE of another column"
+	text "Shared-buffer accesses by pg_statio_user_indexes. An update that" \
+		"PostgreSQL does without touching indexes (HOT) needs none; an index on" \
+		"the changed column rules that out." ""
+	ask <<-SQL
+		CREATE TABLE w_update AS
+			SELECT id, v, 0 AS other FROM w_navis WHERE id < 5000;
+		CREATE INDEX w_update_i ON w_update USING navis (v);
+	SQL
+	row "" rows "accesses a row" "new vertices"
+	rule 4
+	update_other "no index on it"
+	ask -c "CREATE INDEX ON w_update (other)"
+	update_other "an index on it"
+	ask -c "DROP TABLE w_update"
+}
+
+part_writes() {
+	local first next slice
+	if [ -z "$pgvector" ]; then
+		title Writes
+		text "Left out: this part needs the sources of pgvector, --pgvector DIR."
+		return 0
+	fi
+	update_data
+	server_up
+	pgvector_up
+	first=$((rows / 2)) slice=$((rows * 15 / 100 / 100 * 100))
+	[ -z "$quick" ] || slice=$((rows / 10 / 100 * 100))
+	write_throughput
+	write_single
+	write_beside
+	write_update
+	ask -c "DROP TABLE w_navis, w_navis_plain, w_small, w_small_plain, w_large, w_none"
 }
 
 # --- all of it ---------------------------------------------------------------
