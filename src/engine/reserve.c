@@ -89,6 +89,16 @@ queue_limit(const nv_index *index)
 	return engine->config.insert_queue_size;
 }
 
+/*
+ * Rows that there must be space for in the files: more than the queue holds
+ * wait for a build, which makes files of its own.
+ */
+static uint64_t
+rows_for_files(const nv_index *index, uint64_t rows)
+{
+	return NV_MIN(rows, (uint64_t) index->engine->config.insert_queue_size);
+}
+
 /* Pending rows and those that have places. */
 static uint64_t
 queued(const nv_index *index)
@@ -139,7 +149,7 @@ consider(nv_index *index, uint32_t share)
 	/* Linking tries again until it succeeds; only a row can show that. */
 	if (atomic_load(&body->no_space) && nv_pending_count(index->pending) > 0)
 		v = DISK_FULL;
-	else if (!nv_store_have_room(body->store, rows + 1))
+	else if (!nv_store_have_room(body->store, rows_for_files(index, rows + 1)))
 		v = NO_SPACE;
 	nv_body_put(body);
 	return v;
@@ -360,7 +370,7 @@ make_room(nv_index *index, nv_error *err)
 
 	if (body == NULL)
 		return NV_OK;
-	rows = queued(index) + 1;
+	rows = rows_for_files(index, queued(index) + 1);
 	status = nv_store_make_room(body->store, rows + AHEAD_ROWS, err);
 	if (status == NV_ENOSPC)
 		status = nv_store_make_room(body->store, rows, err);

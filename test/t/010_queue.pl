@@ -10,9 +10,11 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-# One insert thread that seeks thoroughly: writers are faster.
+# One insert thread that seeks thoroughly: writers are faster.  Too little memory
+# to let rows pile up for a build.
 my $node = new_node('queue', conf => <<CONF);
 navis.insert_queue_size = 20
+navis.pending_memory = 1MB
 navis.insert_threads = 1
 navis.insert_list_size = 300
 fsync = off

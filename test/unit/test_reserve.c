@@ -34,6 +34,8 @@ setup_queue(void **state)
 	stop_engine(f, false);
 	f->config.insert_threads = 2;
 	f->config.insert_queue_size = QUEUE;
+	/* Too little to let rows pile up for a build. */
+	f->config.pending_memory = 512 << 10;
 	f->config.fsync = false;
 	start_engine(f);
 	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
