@@ -61,7 +61,8 @@ typedef enum nv_request_kind
 	NV_REQ_DROP,
 	NV_REQ_FOLLOWED,
 	NV_REQ_RESERVE,
-	NV_REQ_TOTALS
+	NV_REQ_TOTALS,
+	NV_REQ_CONSOLIDATE
 } nv_request_kind;
 
 #define NV_REQUEST_DATA 65536 /* bytes of payload, in and out */
@@ -196,6 +197,11 @@ typedef struct nv_index_params
 	uint32_t entrance_degree;
 	float alpha;
 	float entrance_ratio;
+	/*
+	 * Share of dead vertices above which the engine consolidates by itself;
+	 * 0, and 1, which no share exceeds: never.
+	 */
+	float consolidate_threshold;
 	uint32_t relfilenode;
 	uint32_t index_oid;
 } nv_index_params;
@@ -341,6 +347,36 @@ typedef enum nv_build_phase
 	NV_PHASES
 } nv_build_phase;
 
+/*
+ * CONSOLIDATE: takes the vertices that are dead now out of the graph, if their
+ * share of all is above threshold (0: if there are any), and frees them. Starts
+ * a run or waits for the one that is under way; DONE when the share is not
+ * above the threshold any more, or nothing can be done about it.  The threshold
+ * is not kept.  Abandoning it stops a run that nobody else wants; what that has
+ * rewired stays.  NV_EUNUSABLE: the index is not READY; NV_EBUSY: a rebuild
+ * runs, which leaves the dead behind.  Progress in phase
+ * (nv_consolidate_phase), done and total (edge pages).
+ */
+typedef struct nv_req_consolidate
+{
+	/* in */
+	float threshold;
+	/* out */
+	uint32_t runs;  /* that were waited for: 0 if there was nothing to do */
+	uint64_t freed; /* vertices they freed */
+	uint64_t vertices, deleted; /* as in INFO, afterwards */
+} nv_req_consolidate;
+
+typedef enum nv_consolidate_phase
+{
+	NV_CONSOLIDATE_NONE,
+	NV_CONSOLIDATE_WAIT,    /* for older insertions, or for another run */
+	NV_CONSOLIDATE_COLLECT, /* lists of the dead are read */
+	NV_CONSOLIDATE_SWEEP,   /* lists that name them are rewritten */
+	NV_CONSOLIDATE_REPAIR,  /* what nothing leads to any more is linked */
+	NV_CONSOLIDATE_FREE     /* ids are freed, a checkpoint is published */
+} nv_consolidate_phase;
+
 /* INFO: out. */
 typedef struct nv_req_info
 {
@@ -415,6 +451,11 @@ typedef struct nv_req_info
 	/* the bucket of NV_DEFAULT_K and NV_DEFAULT_LIST at the percentile asked */
 	double percentile; /* in; 0: 99 */
 	uint32_t window_search, search_observed;
+	/* consolidation since the index was opened */
+	uint32_t consolidating;  /* nv_consolidate_phase of the run there is */
+	uint64_t consolidations; /* runs that came to their end */
+	uint64_t freed_vertices; /* by all runs */
+	uint64_t rewired_lists;
 } nv_req_info;
 
 /* Why the engine builds a graph by itself, see src/engine/renew.h. */
@@ -485,6 +526,7 @@ typedef struct nv_request
 		nv_req_build build;
 		nv_req_info info;
 		nv_req_totals totals;
+		nv_req_consolidate consolidate;
 	} u;
 	char detail[NV_DETAIL_SIZE];
 	_Alignas(64) uint8_t data[NV_REQUEST_DATA];

@@ -33,6 +33,15 @@ nv_body_live(const nv_body *body, uint32_t vertex)
 	return nv_numbers_get(&body->first, vertex) != NV_NO_ELEMENT;
 }
 
+bool
+nv_body_dying(nv_body *body, uint32_t vertex)
+{
+	nv_dying *dying = atomic_load(&body->dying);
+
+	return dying != NULL && vertex < dying->n &&
+		   (atomic_load(&dying->bits[vertex / 64]) >> vertex % 64 & 1) != 0;
+}
+
 static bool
 body_live(void *arg, uint32_t vertex)
 {
@@ -306,6 +315,7 @@ load_blobs(nv_body *body, nv_error *err)
 	const nv_store_params *sp = nv_store_get_params(body->store);
 	nv_meta_blob meta;
 	const uint8_t *blob;
+	nv_entrance *entrance = NULL;
 	nv_status status;
 	size_t len;
 
@@ -335,9 +345,10 @@ load_blobs(nv_body *body, nv_error *err)
 					   "codebook does not fit the store's codes");
 	blob = nv_store_get_blob(body->store, NV_BLOB_ENTRANCE, &len);
 	status = nv_entrance_load(blob, len, nv_store_vertices(body->store),
-							  meta.gspace.gdim, &body->entrance, err);
+							  meta.gspace.gdim, &entrance, err);
 	if (status != NV_OK)
 		return status;
+	atomic_store(&body->entrance, entrance);
 	load_calibration(body);
 	body->params = meta.params;
 	body->view.gspace = meta.gspace;
@@ -364,6 +375,12 @@ body_free(nv_body *body)
 	nv_numbers_free(&body->prev);
 	nv_equal_free(body->equal);
 	pthread_mutex_destroy(&body->drift.lock);
+	nv_entrance_free(body->left_entrance);
+	for (nv_dying *dying = body->dying, *next; dying != NULL; dying = next)
+	{
+		next = dying->next;
+		free(dying);
+	}
 	pthread_mutex_destroy(&body->chain_lock);
 	free(body);
 }

@@ -113,6 +113,7 @@ nv_store_checkpoint(nv_store *store, const nv_checkpoint_hooks *hooks,
 		/* 10. */
 		nv_retire_published(&store->retired, cut.sequence);
 		nv_edges_reclaim(store);
+		nv_freed_published(store, cut.sequence);
 	}
 	else
 		nv_store_fail(store);

@@ -34,6 +34,7 @@ nv_cursor_create(nv_index *index, const nv_request *request, nv_cursor **out,
 	c->ask = *ask;
 	c->owner = request->owner;
 	c->vertex = NV_NO_VERTEX;
+	c->epoch = -1;
 	c->used_ns = nv_now_ns();
 	c->index = index;
 	atomic_fetch_add(&index->refs, 1);
@@ -46,6 +47,7 @@ nv_cursor_free(nv_cursor *c)
 {
 	if (c == NULL)
 		return;
+	nv_assert(c->epoch < 0);
 	nv_search_free(c->search);
 	nv_body_put(c->body);
 	nv_index_put(c->index);
@@ -56,6 +58,37 @@ nv_cursor_free(nv_cursor *c)
 	free(c->pending);
 	free(c->queue);
 	free(c);
+}
+
+/*
+ * Who raises body->freed waits for all that entered before: so whoever finds
+ * it unchanged inside the epoch is waited for, and may trust the numbers of
+ * vertices it knows until it leaves.
+ */
+nv_status
+nv_cursor_enter(nv_cursor *c, bool first, nv_error *err)
+{
+	if (c->body == NULL)
+		return NV_OK;
+	c->epoch = nv_store_enter(c->body->store);
+	if (c->epoch < 0)
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "all %d reader slots of the index are taken",
+					   NV_EPOCH_SLOTS);
+	if (first)
+		c->freed = atomic_load(&c->body->freed);
+	else if (c->freed != atomic_load(&c->body->freed))
+		return nv_fail(err, NV_ENOENT, 0,
+					   "the graph was consolidated since the search began");
+	return NV_OK;
+}
+
+void
+nv_cursor_leave(nv_cursor *c)
+{
+	if (c->epoch >= 0)
+		nv_store_leave(c->body->store, c->epoch);
+	c->epoch = -1;
 }
 
 /* --- unlinked rows
@@ -252,7 +285,8 @@ nv_cursor_collect(nv_cursor *c, nv_error *err)
 			continue;
 		c->queue[c->queue_n++] = results[i];
 	}
-	c->exhausted = nv_search_exhausted(c->search) ||
+	/* All that is reachable may be loaded, and more than k of it. */
+	c->exhausted = (nv_search_exhausted(c->search) && n < c->k_total) ||
 				   c->k_total >= atomic_load(&c->body->n_vertices);
 	return NV_OK;
 }

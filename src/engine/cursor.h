@@ -23,6 +23,8 @@ struct nv_cursor
 
 	nv_index *index;
 	nv_body *body; /* NULL: rows without a graph only */
+	int epoch;     /* of the body's store while it is worked on, or -1 */
+	uint64_t freed; /* body->freed when the search began */
 	nv_search *search;
 	nv_req_search ask; /* options of the SEARCH request */
 	float *query;
@@ -64,6 +66,15 @@ extern nv_cursor *nv_cursor_take(nv_engine *engine, uint64_t id,
 								 uint64_t owner);
 /* Gives it back; frees it when drop or doomed. */
 extern void nv_cursor_give(nv_engine *engine, nv_cursor *cursor, bool drop);
+
+/*
+ * Enters an epoch of the body (NULL: nothing to do) for the time of one
+ * request, so that no vertex the cursor knows is freed meanwhile; first: the
+ * search begins.  NV_ENOENT: vertices were freed since it began, whose numbers
+ * may mean others by now; the cursor is of no use any more.
+ */
+extern nv_status nv_cursor_enter(nv_cursor *cursor, bool first, nv_error *err);
+extern void nv_cursor_leave(nv_cursor *cursor);
 
 /* Compares the next slice of unlinked rows; true while there are more. */
 extern nv_status nv_cursor_pending_step(nv_cursor *cursor, uint32_t *from,

@@ -432,6 +432,8 @@ init_locks(nv_engine *engine)
 	pthread_mutex_init(&engine->insert_lock, NULL);
 	pthread_cond_init(&engine->insert_cond, NULL);
 	nv_places_init(engine);
+	pthread_mutex_init(&engine->consolidate_lock, NULL);
+	pthread_cond_init(&engine->consolidate_cond, NULL);
 	init_pool(engine, &engine->jobs);
 	init_pool(engine, &engine->builders);
 }
@@ -459,6 +461,12 @@ start_threads(nv_engine *engine, nv_error *err)
 	{
 		status = start_thread(&engine->renewer, nv_renewer_main, engine, err);
 		engine->has_renewer = status == NV_OK;
+	}
+	if (status == NV_OK)
+	{
+		status = start_thread(&engine->consolidator, nv_consolidator_main,
+							  engine, err);
+		engine->has_consolidator = status == NV_OK;
 	}
 	while (status == NV_OK &&
 		   engine->n_searchers < engine->config.search_threads)
@@ -620,6 +628,11 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 		pthread_join(engine->inserters[i].thread, NULL);
 	if (engine->has_renewer)
 		pthread_join(engine->renewer, NULL);
+	pthread_mutex_lock(&engine->consolidate_lock);
+	pthread_cond_broadcast(&engine->consolidate_cond);
+	pthread_mutex_unlock(&engine->consolidate_lock);
+	if (engine->has_consolidator)
+		pthread_join(engine->consolidator, NULL);
 	if (engine->has_housekeeper)
 		pthread_join(engine->housekeeper, NULL);
 	if (engine->has_calibrator)
@@ -629,6 +642,7 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 		engine->port->kick(engine->port->arg);
 		pthread_join(engine->searchers[i].thread, NULL);
 	}
+	nv_consolidate_end(engine);
 	stop_pool(&engine->jobs);
 	nv_places_close(engine);
 	cancel_builds(engine);

@@ -47,6 +47,14 @@
 
 typedef struct nv_index nv_index;
 
+/* Dead vertices that are being consolidated: they are never revived. */
+typedef struct nv_dying
+{
+	struct nv_dying *next; /* older ones that somebody may still look at */
+	uint32_t n;            /* ids it has bits for */
+	_Atomic uint64_t bits[];
+} nv_dying;
+
 /*
  * One graph.  Who changes which elements its vertices have holds the lock of
  * the index it belongs to (or nobody else knows the body); all else that
@@ -63,7 +71,12 @@ typedef struct nv_body
 	_Atomic uint32_t linkers; /* insert threads that may write to it */
 	nv_store *store;
 	nv_pq *pq;
-	nv_entrance *entrance;
+	/*
+	 * Replaced by a consolidation, which waits for readers inside an epoch of
+	 * the store, for index->lock and for checkpoint_lock before it frees the
+	 * old one: use it with one of them.
+	 */
+	_Atomic(nv_entrance *) entrance;
 	nv_casr_table *casr;        /* of searches */
 	nv_casr_table *casr_insert; /* of position seeking */
 	nv_view view;
@@ -78,6 +91,9 @@ typedef struct nv_body
 	_Atomic uint64_t chain_changes; /* odd while a chain changes */
 	nv_equal *equal;                /* vertices by hash */
 	nv_drift drift;                 /* of rows since it was built */
+	_Atomic(nv_dying *) dying;      /* see consolidate.c; NULL: none ever */
+	nv_entrance *left_entrance;     /* the old one, while it may be in use */
+	_Atomic uint64_t freed;         /* raised before vertices are freed */
 	_Atomic uint64_t unsaved;       /* rows linked since the last cut */
 	uint64_t entrance_saved;        /* its changes then; checkpoint_lock */
 	_Atomic uint64_t damaged;
@@ -153,6 +169,15 @@ nv_count(_Atomic uint64_t *counter, uint64_t n)
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
+/* What consolidation has done for an index since it was opened. */
+typedef struct nv_consolidate_counters
+{
+	_Atomic uint32_t phase; /* nv_consolidate_phase of the run there is */
+	_Atomic uint64_t runs;  /* that came to their end */
+	_Atomic uint64_t freed; /* vertices */
+	_Atomic uint64_t rewired;
+} nv_consolidate_counters;
+
 struct nv_index
 {
 	_Atomic uint32_t refs;
@@ -190,10 +215,13 @@ struct nv_index
 	/* Places of the queue given to rows to come; changed under places.lock. */
 	_Atomic uint64_t reserved;
 	_Atomic uint32_t parked; /* requests that wait for one */
+	nv_consolidate_counters consolidated;
+	_Atomic uint64_t consolidate_after_ns; /* not before, by itself */
 	nv_index *hash_next;
 };
 
 typedef struct nv_cursor nv_cursor;
+typedef struct nv_consolidate_wish nv_consolidate_wish;
 
 /* Work that may block; runs on a pool thread. */
 typedef struct nv_job
@@ -286,8 +314,9 @@ struct nv_engine
 	_Atomic uint32_t insert_idle;   /* how many do, or are about to */
 	_Atomic uint32_t insert_ticket; /* raised with every row that comes */
 	nv_pool jobs, builders;
-	pthread_t housekeeper, calibrator, renewer;
-	bool has_housekeeper, has_calibrator, has_renewer;
+	pthread_t housekeeper, calibrator, renewer, consolidator;
+	bool has_housekeeper, has_calibrator, has_renewer,
+		has_consolidator;
 	/* What nv_engine_set_build last said. */
 	_Atomic uint64_t build_memory;
 	_Atomic uint32_t build_threads;
@@ -295,6 +324,11 @@ struct nv_engine
 	_Atomic uint64_t renew_after_ns; /* it has given way until then */
 	pthread_mutex_t wake_lock; /* housekeeper and calibrator sleep on it */
 	pthread_cond_t wake_cond;
+
+	/* requests for consolidation; consolidate_lock */
+	pthread_mutex_t consolidate_lock; /* the consolidator sleeps on it */
+	pthread_cond_t consolidate_cond;
+	nv_consolidate_wish *wishes;
 
 	/* files that rings must forget before they are closed */
 	pthread_mutex_t forget_lock;
@@ -368,6 +402,8 @@ extern nv_status nv_body_add_element(nv_body *body, uint32_t element,
 extern void nv_body_count_vertex(nv_body *body);
 /* True if the vertex has an element. */
 extern bool nv_body_live(const nv_body *body, uint32_t vertex);
+/* True if the vertex is dead and about to be freed; see consolidate.c. */
+extern bool nv_body_dying(nv_body *body, uint32_t vertex);
 /*
  * All elements of a vertex at one moment, into *refs, which grows as needed
  * (*room entries, malloc'ed); false: no memory.
@@ -399,7 +435,7 @@ typedef struct nv_calibration_head
 	uint32_t search_bytes, insert_bytes;
 } nv_calibration_head;
 
-#define NV_META_VERSION 2
+#define NV_META_VERSION 3
 
 /* --- opening.c --- */
 
@@ -533,6 +569,13 @@ extern void nv_places_look(nv_engine *engine);
 extern void nv_places_of_index(nv_engine *engine, nv_index *index);
 /* At the end of the engine, after all threads that may park requests. */
 extern void nv_places_close(nv_engine *engine);
+
+/* --- consolidate.c --- */
+
+extern void *nv_consolidator_main(void *arg);
+extern void nv_request_consolidate(nv_engine *engine, nv_request *request);
+/* Answers what still waits; the consolidator has ended. */
+extern void nv_consolidate_end(nv_engine *engine);
 
 /* --- engine.c --- */
 

@@ -53,6 +53,18 @@ extern nv_status nv_entrance_promote(nv_entrance *ent, uint32_t vertex,
 									 const float *row, const uint32_t *near,
 									 uint32_t n_near, float alpha,
 									 nv_error *err);
+/*
+ * A copy without the dropped members, of which there is one that is not: each
+ * of the others is linked anew among those before it.  What changes meanwhile
+ * is missing.  NV_ENOMEM, NV_ECANCELLED.
+ */
+extern nv_status nv_entrance_compact(const nv_entrance *ent, float alpha,
+									 nv_cancel_fn cancel, void *cancel_arg,
+									 nv_entrance **out, nv_error *err);
+/* Calls fn for every member that is not dropped. */
+extern void nv_entrance_each(const nv_entrance *ent,
+							 void (*fn)(void *arg, uint32_t vertex),
+							 void *arg);
 /* Changes (promotions, drops) so far; to know when to save. */
 extern uint64_t nv_entrance_changes(const nv_entrance *ent);
 

@@ -4,6 +4,7 @@
  *
  * entrance.c			sample, search, tombstones
  * entrance_grow.c		members and their numbers, promotion
+ * entrance_compact.c	without dropped members
  * entrance_file.c		flat form
  *
  * Members are numbered as they come.  A member's vertex and vector are written

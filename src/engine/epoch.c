@@ -96,6 +96,18 @@ oldest_reader(nv_epochs *epochs)
 	return oldest;
 }
 
+uint64_t
+nv_epochs_mark(nv_epochs *epochs)
+{
+	return atomic_fetch_add(&epochs->now, 1);
+}
+
+bool
+nv_epochs_passed(nv_epochs *epochs, uint64_t mark)
+{
+	return oldest_reader(epochs) > mark;
+}
+
 void
 nv_retire_init(nv_retire_list *list)
 {

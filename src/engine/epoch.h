@@ -56,6 +56,13 @@ extern void nv_epochs_free(nv_epochs *epochs);
 extern int nv_epochs_enter(nv_epochs *epochs);
 extern void nv_epochs_leave(nv_epochs *epochs, int place);
 
+/*
+ * Waiting for readers: all that were inside at the mark have left when it has
+ * passed.  Who enters later sees everything that was done before the mark.
+ */
+extern uint64_t nv_epochs_mark(nv_epochs *epochs);
+extern bool nv_epochs_passed(nv_epochs *epochs, uint64_t mark);
+
 extern void nv_retire_init(nv_retire_list *list);
 extern void nv_retire_free(nv_retire_list *list);
 

@@ -195,3 +195,46 @@ nv_equal_add(nv_equal *equal, const nv_store *store, uint32_t vertex)
 	put(equal, store, vertex);
 	pthread_mutex_unlock(&equal->lock);
 }
+
+/* The entry at i goes; those behind it that it displaced move up. */
+static void
+take_out(nv_equal *equal, const nv_store *store, uint64_t i)
+{
+	uint64_t mask = equal->size - 1;
+
+	equal->used--;
+	for (uint64_t j = (i + 1) & mask; equal->table[j] != NV_NO_VERTEX;
+		 j = (j + 1) & mask)
+	{
+		uint64_t home = nv_store_vector_hash(store, equal->table[j]) & mask;
+
+		/* It stays if its home lies between the gap and itself. */
+		if (((j - home) & mask) < ((j - i) & mask))
+			continue;
+		equal->table[i] = equal->table[j];
+		i = j;
+	}
+	equal->table[i] = NV_NO_VERTEX;
+}
+
+nv_status
+nv_equal_remove(nv_equal *equal, const nv_store *store, uint32_t vertex,
+				nv_error *err)
+{
+	nv_status status = NV_OK;
+	uint64_t i;
+
+	pthread_mutex_lock(&equal->lock);
+	if (!equal->filled)
+		status = fill(equal, store, err);
+	if (status == NV_OK)
+	{
+		i = nv_store_vector_hash(store, vertex) & (equal->size - 1);
+		while (equal->table[i] != NV_NO_VERTEX && equal->table[i] != vertex)
+			i = (i + 1) & (equal->size - 1);
+		if (equal->table[i] == vertex)
+			take_out(equal, store, i);
+	}
+	pthread_mutex_unlock(&equal->lock);
+	return status;
+}

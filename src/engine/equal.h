@@ -40,6 +40,12 @@ extern nv_status nv_equal_find(nv_equal *equal, const nv_store *store,
  */
 extern bool nv_equal_expect(nv_equal *equal, const nv_store *store,
 							uint64_t hash);
+/*
+ * The vertex is found no more.  Whoever has found it already must not rely on
+ * it: see consolidate.c.
+ */
+extern nv_status nv_equal_remove(nv_equal *equal, const nv_store *store,
+								 uint32_t vertex, nv_error *err);
 /* The vertex has got its first list; its hash was looked for and is claimed. */
 extern void nv_equal_add(nv_equal *equal, const nv_store *store,
 						 uint32_t vertex);

@@ -192,14 +192,15 @@ save_calibration(nv_body *body, nv_error *err)
 static nv_status
 save_entrance(nv_body *body, nv_error *err)
 {
-	uint64_t changes = nv_entrance_changes(body->entrance);
+	nv_entrance *entrance = body->entrance; /* checkpoint_lock is held */
+	uint64_t changes = nv_entrance_changes(entrance);
 	uint8_t *bytes;
 	size_t size;
 	nv_status status;
 
 	if (changes == body->entrance_saved)
 		return NV_OK;
-	bytes = nv_entrance_copy(body->entrance, &size);
+	bytes = nv_entrance_copy(entrance, &size);
 	if (bytes == NULL)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for %zu bytes", size);
 	status = nv_store_set_blob(body->store, NV_BLOB_ENTRANCE, bytes, size, err);
@@ -428,6 +429,21 @@ info_windows(nv_body *body, nv_req_info *info)
 	info->search_observed = nv_casr_observed(body->casr, bucket);
 }
 
+/* Not while all reader slots are taken: it may be replaced (consolidate.c). */
+static void
+info_entrance(nv_body *body, nv_req_info *info)
+{
+	int epoch = nv_store_enter(body->store);
+	const nv_entrance *entrance = body->entrance;
+
+	if (epoch < 0)
+		return;
+	info->memory_entrance = nv_entrance_memory(entrance);
+	info->entrance_members = nv_entrance_count(entrance);
+	info->entrance_live = nv_entrance_live(entrance);
+	nv_store_leave(body->store, epoch);
+}
+
 static void
 info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 {
@@ -450,18 +466,16 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->memory_elements =
 		stats.memory_elements + nv_numbers_memory(&body->first) +
 		nv_numbers_memory(&body->next) + nv_numbers_memory(&body->prev);
-	info->memory_entrance = nv_entrance_memory(body->entrance);
 	info->memory_other = stats.memory_other + nv_equal_memory(body->equal);
 	info->pq_bytes = nv_pq_bytes(body->pq);
 	info->pq_rotated = body->pq_rotated;
 	info->pq_recall = body->pq_recall;
 	info->average_degree = body->average_degree;
 	info->placement_quality = body->placement_quality;
-	info->entrance_members = nv_entrance_count(body->entrance);
 	info->damaged = atomic_load(&body->damaged);
 	info->io_direct = nv_file_is_direct(nv_store_edge_file(body->store));
 	info->n_buckets = info_buckets(body, (nv_bucket_info *) data);
-	info->entrance_live = nv_entrance_live(body->entrance);
+	info_entrance(body, info);
 	info->retired_slots = stats.retired_slots;
 	info->live_slots = stats.live_slots;
 	info->built = body->built;
@@ -493,6 +507,17 @@ info_inserted(nv_index *index, nv_req_info *info)
 	info->promotions = atomic_load(&c->promotions);
 	info->insert_failures = atomic_load(&c->failures);
 	info->insert_reserved = atomic_load(&index->reserved);
+}
+
+static void
+info_consolidated(nv_index *index, nv_req_info *info)
+{
+	nv_consolidate_counters *c = &index->consolidated;
+
+	info->consolidating = atomic_load(&c->phase);
+	info->consolidations = atomic_load(&c->runs);
+	info->freed_vertices = atomic_load(&c->freed);
+	info->rewired_lists = atomic_load(&c->rewired);
 }
 
 static void
@@ -558,6 +583,7 @@ nv_request_info(nv_engine *engine, nv_request *request)
 	info->pending_limit = engine->config.pending_memory;
 	info_inserted(index, info);
 	nv_stats_index(index, info);
+	info_consolidated(index, info);
 	if (body != NULL)
 		info_body(body, info, request->data);
 	nv_body_put(body);

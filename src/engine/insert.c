@@ -14,6 +14,10 @@
  * rebuild runs nothing is moved: the rows it does not know must be pending
  * when it is done.
  *
+ * A vertex that is being consolidated (nv_body_dying) is as if it were not
+ * there, unless it has rows again; consolidate.c waits for insertions that
+ * could think otherwise, by the epoch each of them is in.
+ *
  * Source: design.md sections 3 ("vertex"), 4 ("Checkpoint protocol" 4,
  * "Concurrency" 5), 6 ("Insert").
  */
@@ -129,15 +133,20 @@ find_equal(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 		nv_equal_find(l->body->equal, l->body->store, hash, found, &n, err);
 
 	*vertex = NV_NO_VERTEX;
-	for (uint32_t i = 0; i < n && status == NV_OK && *vertex == NV_NO_VERTEX;
-		 i++)
+	for (uint32_t i = 0; i < n && status == NV_OK; i++)
 	{
-		bool same;
+		bool same, live = nv_body_live(l->body, found[i]);
 
+		/* One with rows first: a dead one may have been replaced by it. */
+		if (*vertex != NV_NO_VERTEX && !live)
+			continue;
 		/* Unread it may be equal: no second vertex is made then. */
 		status = same_bytes(l, found[i], row, &same, err);
-		if (status == NV_OK && same)
-			*vertex = found[i];
+		if (status != NV_OK || !same)
+			continue;
+		*vertex = found[i];
+		if (live)
+			break;
 	}
 	return status;
 }
@@ -197,6 +206,10 @@ link_claimed(nv_index *index, nv_linker *l, const nv_journal_entry *entry,
 
 	if (status == NV_OK && vertex != NV_NO_VERTEX)
 		status = settle(index, l->body, entry, vertex, false, false, &how, err);
+	/* It has no rows and is about to be freed: too late to take it back. */
+	if (how == SETTLE_DEAD && vertex != NV_NO_VERTEX &&
+		nv_body_dying(l->body, vertex))
+		vertex = NV_NO_VERTEX;
 	if (status == NV_OK && how == SETTLE_DEAD)
 	{
 		status = vertex == NV_NO_VERTEX
@@ -214,6 +227,30 @@ link_claimed(nv_index *index, nv_linker *l, const nv_journal_entry *entry,
 	}
 	*later = how == SETTLE_LATER;
 	return status;
+}
+
+/*
+ * The same inside an epoch, which a consolidation waits for.  All that is
+ * around the row's place may be about to be freed: then it waits, too.
+ */
+static nv_status
+link_row(nv_index *index, nv_linker *l, const nv_journal_entry *entry,
+		 const float *row, bool *later, nv_error *err)
+{
+	nv_store *store = l->body->store;
+	int epoch = nv_store_enter(store);
+	nv_status status;
+
+	if (epoch < 0)
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "all %d reader slots of the index are taken",
+					   NV_EPOCH_SLOTS);
+	status = link_claimed(index, l, entry, row, later, err);
+	nv_store_leave(store, epoch);
+	if (status != NV_EBUSY)
+		return status;
+	*later = true;
+	return NV_OK;
 }
 
 static void
@@ -248,7 +285,7 @@ nv_insert_next(nv_linker *l, nv_index *index, float *row)
 	if (!nv_pending_take(index->pending, &entry, row))
 		return false;
 	nv_equal_claim(l->body->equal, entry.hash);
-	status = link_claimed(index, l, &entry, row, &later, &err);
+	status = link_row(index, l, &entry, row, &later, &err);
 	nv_equal_release(l->body->equal, entry.hash);
 	if (atomic_load(&index->parked) > 0)
 		nv_places_serve(index->engine);

@@ -241,7 +241,10 @@ find_place(nv_linker *l, const nv_met *met, float *place)
 							   place);
 }
 
-/* Explored vertices as candidates; with dead ones only if all are. */
+/*
+ * Explored vertices as candidates; with dead ones only if all are, and never
+ * with one that is about to be freed.
+ */
 static uint32_t
 collect(nv_linker *l, uint32_t self, bool with_dead)
 {
@@ -252,7 +255,8 @@ collect(nv_linker *l, uint32_t self, bool with_dead)
 	{
 		nv_met m = nv_search_met(l->search, i);
 
-		if (m.vertex == self || !(with_dead || nv_body_live(l->body, m.vertex)))
+		if (m.vertex == self || nv_body_dying(l->body, m.vertex) ||
+			!(with_dead || nv_body_live(l->body, m.vertex)))
 			continue;
 		l->vertex[n] = m.vertex;
 		l->cand[n] = (nv_candidate){m.dist, n};
@@ -260,6 +264,18 @@ collect(nv_linker *l, uint32_t self, bool with_dead)
 		n++;
 	}
 	return n;
+}
+
+/* Some explored vertex is about to be freed. */
+static bool
+met_dying(const nv_linker *l)
+{
+	uint32_t met = nv_search_n_met(l->search);
+
+	for (uint32_t i = 0; i < met; i++)
+		if (nv_body_dying(l->body, nv_search_met(l->search, i).vertex))
+			return true;
+	return false;
 }
 
 /* The list of a new vertex, nearest first; returns its degree. */
@@ -280,6 +296,9 @@ choose_neighbours(nv_linker *l, uint32_t self, uint32_t *ids, uint32_t *degree,
 	n = collect(l, self, false);
 	if (n == 0)
 		n = collect(l, self, true);
+	if (n == 0 && met_dying(l))
+		return nv_fail(err, NV_EBUSY, 0,
+					   "all vertices around are about to be freed");
 	*degree = nv_robust_prune(l->cand, n, max_degree, l->body->params.alpha, 0,
 							  gdim, place_of, l, l->prune_scratch, ids);
 	for (uint32_t i = 0; i < *degree; i++)
@@ -599,4 +618,66 @@ nv_link_promote(nv_linker *l, uint32_t vertex, nv_error *err)
 	return nv_entrance_promote(l->body->entrance, vertex,
 							   nv_search_mapped(l->search), l->vertex, n,
 							   l->body->params.alpha, err);
+}
+
+/* --- Consolidation --- */
+
+nv_status
+nv_link_read_list(nv_linker *l, uint32_t vertex, uint64_t *word,
+				  uint32_t *degree, nv_error *err)
+{
+	page_set none = {.n = 0};
+
+	return read_list(l, vertex, &none, word, degree, err);
+}
+
+/* The row of a vertex, and verified. */
+static nv_status
+read_row(nv_linker *l, uint32_t vertex, float *row, nv_error *err)
+{
+	nv_store *store = l->body->store;
+	uint32_t bytes = nv_store_get_params(store)->vector_bytes;
+	uint64_t offset;
+	uint32_t len, skip;
+	nv_status status;
+
+	nv_store_vector_extent(store, vertex, &offset, &len, &skip);
+	status = nv_file_read(nv_store_vector_file(store), l->record, len, offset,
+						  err);
+	if (status != NV_OK)
+		return status;
+	memcpy(row, l->record + skip, bytes);
+	if (nv_vector_hash(row, bytes) != nv_store_vector_hash(store, vertex))
+		return nv_fail(err, NV_ECORRUPT, 0, "the vector of vertex %u is damaged",
+					   vertex);
+	return NV_OK;
+}
+
+nv_status
+nv_link_again(nv_linker *l, uint32_t vertex, float *row, nv_error *err)
+{
+	nv_store *store = l->body->store;
+	uint32_t ids[NV_MAX_DEGREE], degree = 0, own;
+	nv_status status = read_row(l, vertex, row, err);
+	uint64_t word;
+	int epoch;
+
+	if (status == NV_OK)
+		status = nv_link_seek(l, row, vertex, err);
+	if (status == NV_OK)
+		status = choose_neighbours(l, vertex, ids, &degree, err);
+	if (status != NV_OK)
+		return status;
+	epoch = nv_store_enter(store);
+	if (epoch < 0)
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "all %d reader slots of the index are taken",
+					   NV_EPOCH_SLOTS);
+	status = nv_link_read_list(l, vertex, &word, &own, err);
+	if (status == NV_OK && own == 0)
+		status = write_list(l, vertex, ids, degree, err);
+	if (status == NV_OK)
+		status = link_back_all(l, vertex, ids, degree, err);
+	nv_store_leave(store, epoch);
+	return status;
 }

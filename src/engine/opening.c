@@ -121,6 +121,7 @@ prepare_locked(nv_index *index, const nv_index_params *params,
 			return nv_fail(err, NV_EINVAL, 0,
 						   "index is open with %u dimensions, not %u",
 						   index->params.dim, params->dim);
+		index->params.consolidate_threshold = params->consolidate_threshold;
 		return NV_OK;
 	}
 	nv_index_describe(index, params, title);

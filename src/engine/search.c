@@ -214,18 +214,14 @@ nv_search_start(nv_search *s, const nv_view *view,
 	size_t query_bytes = (size_t) view->gspace.dim * sizeof(float);
 	size_t mapped_bytes = (size_t) view->gspace.gdim * sizeof(float);
 	size_t table_bytes = nv_pq_table_size(view->pq) * sizeof(float);
-	size_t scratch_bytes = 0;
 	nv_status status = check_options(view, options, err);
 
 	nv_assert(s->epoch < 0);
 	if (status != NV_OK)
 		return status;
-	if (view->entrance != NULL && !options->from_medoid)
-		scratch_bytes = nv_entrance_scratch_size(view->entrance);
 	if (!room(&s->query, &s->cap_query, query_bytes) ||
 		!room(&s->mapped, &s->cap_mapped, mapped_bytes) ||
 		!room(&s->table, &s->cap_table, table_bytes) ||
-		!room(&s->scratch, &s->cap_scratch, scratch_bytes) ||
 		!room(&s->seeds, &s->cap_seeds,
 			  options->entrance_list * sizeof(*s->seeds)))
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for a search");
@@ -345,6 +341,7 @@ static bool
 seed(nv_search *s)
 {
 	const nv_view *view = s->view;
+	const nv_entrance *entrance = view->entrance;
 	uint32_t n = 0;
 	uint32_t id;
 
@@ -353,10 +350,15 @@ seed(nv_search *s)
 	else
 		nv_gspace_query(&view->gspace, s->query, s->mapped);
 	nv_pq_table(view->pq, s->mapped, s->table);
-	if (view->entrance != NULL && !s->options.from_medoid)
-		n = nv_entrance_search(
-			view->entrance, s->mapped, s->options.entrance_list,
-			s->options.entrance_list, s->scratch, s->cap_scratch, s->seeds);
+	if (entrance != NULL && !s->options.from_medoid)
+	{
+		if (!room(&s->scratch, &s->cap_scratch,
+				  nv_entrance_scratch_size(entrance)))
+			return false;
+		n = nv_entrance_search(entrance, s->mapped, s->options.entrance_list,
+							   s->options.entrance_list, s->scratch,
+							   s->cap_scratch, s->seeds);
+	}
 	s->n_seeds = n;
 	for (uint32_t i = 0; i < n; i++)
 		if (!gather(s, &s->seeds[i].id, 1))

@@ -16,6 +16,8 @@
 #ifndef NAVIS_SEARCH_H
 #define NAVIS_SEARCH_H
 
+#include <stdatomic.h>
+
 #include "casr.h"
 #include "entrance.h"
 #include "gspace.h"
@@ -32,9 +34,10 @@ typedef struct nv_view
 {
 	nv_store *store;
 	const nv_pq *pq;
-	const nv_entrance *entrance;
+	/* Both are replaced by a consolidation: what is read lasts an epoch. */
+	_Atomic(nv_entrance *) entrance; /* may be NULL */
+	_Atomic uint32_t medoid;
 	nv_gspace gspace;
-	uint32_t medoid;
 	/* False: deleted; still traversed, never loaded or reported. */
 	bool (*live)(void *arg, uint32_t vertex);
 	void *live_arg;

@@ -90,6 +90,8 @@ finish_task(searcher *s, task *t, nv_status status, const nv_error *err,
 	t->phase = TASK_FREE;
 	t->request = NULL;
 	if (t->cursor != NULL)
+		nv_cursor_leave(t->cursor);
+	if (t->cursor != NULL)
 		nv_cursor_give(s->engine, t->cursor, !keep);
 	t->cursor = NULL;
 	nv_answer(s->engine, request, status, err);
@@ -130,9 +132,13 @@ static void
 enter_graph(searcher *s, task *t)
 {
 	nv_cursor *c = t->cursor;
+	nv_error err;
 
 	c->body = nv_index_body(c->index);
-	t->phase = TASK_GIVE;
+	if (nv_cursor_enter(c, true, &err) != NV_OK)
+		finish_task(s, t, err.status, &err, false);
+	else
+		t->phase = TASK_GIVE;
 }
 
 static void
@@ -348,9 +354,13 @@ start_task(searcher *s, nv_request *request)
 						 request->u.search.k <= NV_MAX_HITS
 					 ? NV_OK
 					 : nv_fail(&err, NV_ENOENT, 0, "no such cursor");
+		if (status == NV_OK)
+			status = nv_cursor_enter(cursor, false, &err);
 	}
 	if (status != NV_OK)
 	{
+		if (cursor != NULL)
+			nv_cursor_leave(cursor);
 		if (cursor != NULL)
 			nv_cursor_give(s->engine, cursor, true);
 		nv_answer(s->engine, request, status, &err);
@@ -484,6 +494,9 @@ dispatch(searcher *s, nv_request *request)
 			break;
 		case NV_REQ_BUILD_ADD:
 			nv_request_build_add(engine, request);
+			break;
+		case NV_REQ_CONSOLIDATE:
+			nv_request_consolidate(engine, request);
 			break;
 		case NV_REQ_INFO:
 			nv_request_info(engine, request);

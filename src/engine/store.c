@@ -250,6 +250,9 @@ nv_store_close(nv_store *store)
 	nv_retire_free(&store->retired);
 	nv_epochs_free(&store->readers);
 	free(store->vectors.free_units);
+	free(store->vectors.unit_flags);
+	free(store->vectors.held);
+	free(store->vectors.freed);
 	free(store->edges.info);
 	free(store->edges.free);
 	free(store->state.used);
@@ -329,6 +332,18 @@ void
 nv_store_leave(nv_store *store, int slot)
 {
 	nv_epochs_leave(&store->readers, slot);
+}
+
+uint64_t
+nv_store_mark(nv_store *store)
+{
+	return nv_epochs_mark(&store->readers);
+}
+
+bool
+nv_store_passed(nv_store *store, uint64_t mark)
+{
+	return nv_epochs_passed(&store->readers, mark);
 }
 
 nv_file *
@@ -557,6 +572,9 @@ nv_store_get_stats(nv_store *store, nv_store_stats *stats)
 		stats->rmw_hits[u] = atomic_load(&store->rmw_hits[u]);
 	stats->pages_written = atomic_load(&store->pages_written);
 	stats->page_writes = atomic_load(&store->page_writes);
+	pthread_mutex_lock(&store->vectors.lock);
+	stats->freed_vertices = store->vectors.freed_count;
+	pthread_mutex_unlock(&store->vectors.lock);
 	stats->dirty = atomic_load(&store->dirty);
 	stats->failed = atomic_load(&store->failed);
 }

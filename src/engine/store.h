@@ -39,7 +39,7 @@
 #define NV_NO_VERTEX UINT32_MAX
 #define NV_MAX_VERTICES (UINT32_MAX - 1)
 #define NV_MAX_ELEMENTS (UINT32_MAX - 1)
-#define NV_EPOCH_SLOTS 4096
+#define NV_EPOCH_SLOTS 8192 /* a search takes two */
 
 #define NV_LINKED UINT64_C(1) /* in the edge word */
 
@@ -117,6 +117,13 @@ nv_word_page(uint64_t word)
  */
 extern int nv_store_enter(nv_store *store);
 extern void nv_store_leave(nv_store *store, int slot);
+
+/*
+ * Whoever was inside at the mark has left once it has passed; who enters later
+ * sees all that was done before the mark.
+ */
+extern uint64_t nv_store_mark(nv_store *store);
+extern bool nv_store_passed(nv_store *store, uint64_t mark);
 
 typedef enum nv_page_source
 {
@@ -283,6 +290,15 @@ extern nv_status nv_store_set_linked(nv_store *store, uint32_t vertex,
 									 nv_error *err);
 
 /*
+ * Frees a vertex whose list no other list names, and which no reader inside an
+ * epoch can know (rule 12): its edge word becomes 0, and its id, with the
+ * record in the vector file, is given out again after the next root without it
+ * is published.  Nobody changes its list meanwhile but to move it.
+ */
+extern nv_status nv_store_free_vertex(nv_store *store, uint32_t vertex,
+									  nv_error *err);
+
+/*
  * Writes out sealed pages (merging neighbours), replaces cached copies and
  * takes them out of RMW.  Called by whoever has time; checkpoints call it.
  */
@@ -322,6 +338,7 @@ typedef struct nv_store_stats
 	uint64_t rmw_pages;
 	uint64_t rmw_hits[NV_CACHE_USERS];   /* pages found there */
 	uint64_t pages_written, page_writes; /* edge pages, in so many writes */
+	uint64_t freed_vertices; /* that wait for the next root */
 	bool dirty;  /* something changed since the last cut */
 	bool failed; /* it refuses changes and must be opened again */
 } nv_store_stats;

@@ -13,6 +13,7 @@
  * vector_file.c	places of vectors, bulk writing of vectors
  * vertex.c		vertices that are added one by one
  * room.c			space on disk for rows that are to come
+ * free_vertex.c	vertices that are freed, and their ids
  * epoch.c			readers, and slots that wait for them or for a root
  */
 #ifndef NAVIS_STORE_INTERNAL_H
@@ -165,6 +166,12 @@ extern void nv_slot_write(uint8_t *slot, uint32_t vertex, uint64_t sequence,
 /* Writers at a time for whose unfinished units there is to be space. */
 #define NV_MAX_WRITERS 32
 
+typedef struct nv_freed
+{
+	uint32_t vertex;
+	uint64_t death; /* sequence: roots from there on do not name it */
+} nv_freed;
+
 typedef struct nv_vectors
 {
 	nv_file *file;
@@ -182,7 +189,18 @@ typedef struct nv_vectors
 	uint64_t fresh_unit;     /* nothing was ever written from here on */
 	uint32_t *free_units;    /* a stack: some of their ids are unused */
 	size_t free_count, free_room;
+	/* Freeing: see free_vertex.c. */
+	uint8_t *unit_flags; /* NV_UNIT_...; flag_room of them */
+	uint64_t *held;      /* bitmap: freed ids that a root may still name */
+	uint64_t flag_room, held_room;
+	nv_freed *freed; /* held ids */
+	uint64_t freed_count, freed_room;
 } nv_vectors;
+
+/* A unit is in the stack, or some writer's. */
+#define NV_UNIT_TAKEN 1
+/* An id of it was freed meanwhile: into the stack with it afterwards. */
+#define NV_UNIT_AGAIN 2
 
 static inline uint64_t
 nv_record_offset(uint32_t vector_bytes, uint64_t record)
@@ -222,6 +240,28 @@ typedef struct nv_unit
 
 /* The writer goes: what is left of its unit is for others. */
 extern void nv_unit_give_back(nv_store *store, nv_unit *unit);
+/* Records in a unit of the store. */
+extern uint32_t nv_unit_records(const nv_store *store);
+/* A unit goes to the stack; vectors->lock is held. */
+extern nv_status nv_unit_push(nv_vectors *vectors, uint64_t unit,
+							  nv_error *err);
+
+/* --- Freed vertices (free_vertex.c) --- */
+
+/* What follows is called with vectors->lock held. */
+/* A freed id that a root may still name. */
+extern bool nv_id_held(const nv_vectors *vectors, uint32_t vertex);
+/* The unit becomes some writer's, or is in the stack from here on. */
+extern nv_status nv_unit_take(nv_vectors *vectors, uint64_t unit,
+							  nv_error *err);
+/* It is neither any more; true: some of its ids were freed meanwhile. */
+extern bool nv_unit_leave(nv_vectors *vectors, uint64_t unit);
+
+/* A root of this sequence is the last one published. */
+extern void nv_freed_published(nv_store *store, uint64_t sequence);
+/* The edge word becomes 0 and the list is retired; *death: when. */
+extern nv_status nv_store_drop_list(nv_store *store, uint32_t vertex,
+									uint64_t *death, nv_error *err);
 
 /* --- State file --- */
 

@@ -11,7 +11,8 @@
  *
  * Ids of a unit that were not used, and vertices that never got a list, have
  * edge word 0 and are named by nobody: they are used after the store was
- * opened again, or when their writer is gone.
+ * opened again, or when their writer is gone.  So are those of vertices that
+ * were freed, as soon as no root names them (free_vertex.c).
  *
  * Source: design.md section 4, "Decoupled layout", "Checkpoint protocol" 4.
  */
@@ -19,6 +20,7 @@
 
 #define GROW_BYTES (UINT64_C(1) << 20) /* space is reserved in such steps */
 #define GROW_SHARE 32                  /* or this part of the file */
+#define NO_UNIT UINT64_MAX
 
 /* --- Units --- */
 
@@ -55,9 +57,14 @@ shape_of(const nv_store *store)
 	return (unit_shape){block / NV_SECTOR / divisor, sectors / divisor * block};
 }
 
-/* vectors->lock is held. */
-static nv_status
-push_free(nv_vectors *vectors, uint64_t unit, nv_error *err)
+uint32_t
+nv_unit_records(const nv_store *store)
+{
+	return shape_of(store).records;
+}
+
+nv_status
+nv_unit_push(nv_vectors *vectors, uint64_t unit, nv_error *err)
 {
 	if (vectors->free_count == vectors->free_room)
 	{
@@ -69,8 +76,19 @@ push_free(nv_vectors *vectors, uint64_t unit, nv_error *err)
 		vectors->free_units = grown;
 		vectors->free_room = room;
 	}
+	if (nv_unit_take(vectors, unit, err) != NV_OK)
+		return NV_ENOMEM;
 	vectors->free_units[vectors->free_count++] = (uint32_t) unit;
 	return NV_OK;
+}
+
+/* Nobody has the id, and no root names it; vectors->lock is held. */
+static bool
+unused(const nv_store *store, uint32_t id)
+{
+	/* Held before its word becomes 0, until it may be used. */
+	return nv_store_edge_word(store, id) == 0 &&
+		   !nv_id_held(&store->vectors, id);
 }
 
 /*
@@ -87,10 +105,9 @@ count_units(nv_store *store, unit_shape shape, nv_error *err)
 
 	for (uint64_t unit = whole; unit-- > 0 && status == NV_OK;)
 		for (uint32_t i = 0; i < shape.records; i++)
-			if (nv_store_edge_word(store,
-								   (uint32_t) (unit * shape.records) + i) == 0)
+			if (unused(store, (uint32_t) (unit * shape.records) + i))
 			{
-				status = push_free(vectors, unit, err);
+				status = nv_unit_push(vectors, unit, err);
 				break;
 			}
 	vectors->next_unit = whole;
@@ -107,6 +124,7 @@ choose_unit(nv_store *store, unit_shape shape, uint64_t *unit, bool *fresh,
 	nv_vectors *vectors = &store->vectors;
 	nv_status status = NV_OK;
 
+	*unit = NO_UNIT;
 	pthread_mutex_lock(&vectors->lock);
 	if (!vectors->counted)
 		status = count_units(store, shape, err);
@@ -121,6 +139,8 @@ choose_unit(nv_store *store, unit_shape shape, uint64_t *unit, bool *fresh,
 						 "an index holds at most %u distinct vectors",
 						 NV_MAX_VERTICES);
 	else if (status == NV_OK)
+		status = nv_unit_take(vectors, vectors->next_unit, err);
+	if (status == NV_OK && *unit == NO_UNIT)
 	{
 		*unit = vectors->next_unit++;
 		*fresh = *unit >= vectors->fresh_unit;
@@ -268,18 +288,43 @@ enter_unit(nv_writer *w, unit_shape shape, uint64_t number, bool fresh,
 	return NV_OK;
 }
 
+/* The writer lets go of its unit, if it has one; the buffer stays. */
+static void
+leave_unit(nv_store *store, nv_unit *unit)
+{
+	bool more = unit->next < unit->end;
+
+	if (unit->end == 0)
+		return;
+	pthread_mutex_lock(&store->vectors.lock);
+	more |= nv_unit_leave(&store->vectors, unit->number);
+	/* Without memory its ids wait until the store is opened again. */
+	if (more)
+		(void) nv_unit_push(&store->vectors, unit->number, NULL);
+	pthread_mutex_unlock(&store->vectors.lock);
+	unit->next = unit->end = 0;
+}
+
 void
 nv_unit_give_back(nv_store *store, nv_unit *unit)
 {
-	if (unit->next < unit->end)
-	{
-		pthread_mutex_lock(&store->vectors.lock);
-		/* Without memory its ids wait until the store is opened again. */
-		(void) push_free(&store->vectors, unit->number, NULL);
-		pthread_mutex_unlock(&store->vectors.lock);
-	}
+	leave_unit(store, unit);
 	free(unit->buffer);
 	memset(unit, 0, sizeof(*unit));
+}
+
+/* The next id of the writer's unit, if there is one. */
+static bool
+next_in_unit(nv_store *store, nv_unit *unit)
+{
+	bool found = false;
+
+	/* Nobody else gives these ids lists. */
+	pthread_mutex_lock(&store->vectors.lock);
+	while (unit->next < unit->end && !(found = unused(store, unit->next)))
+		unit->next++;
+	pthread_mutex_unlock(&store->vectors.lock);
+	return found;
 }
 
 /* The writer's next id; stays so until it is used. */
@@ -295,12 +340,9 @@ next_id(nv_writer *w, unit_shape shape, nv_error *err)
 		bool fresh = false;
 		nv_status status;
 
-		/* Nobody else gives these ids lists. */
-		while (unit->next < unit->end &&
-			   nv_store_edge_word(store, unit->next) != 0)
-			unit->next++;
-		if (unit->next < unit->end)
+		if (next_in_unit(store, unit))
 			return NV_OK;
+		leave_unit(store, unit);
 		status = choose_unit(store, shape, &number, &fresh, err);
 		if (status != NV_OK)
 			return status;
@@ -308,7 +350,7 @@ next_id(nv_writer *w, unit_shape shape, nv_error *err)
 		if (status != NV_OK)
 		{
 			pthread_mutex_lock(&store->vectors.lock);
-			(void) push_free(&store->vectors, number, NULL);
+			(void) nv_unit_push(&store->vectors, number, NULL);
 			pthread_mutex_unlock(&store->vectors.lock);
 			return status;
 		}

@@ -259,3 +259,44 @@ nv_store_set_linked(nv_store *store, uint32_t vertex, nv_error *err)
 	pthread_rwlock_unlock(&store->gate);
 	return status;
 }
+
+/*
+ * The list of a vertex goes, with nothing in its place.  Whoever moves lists
+ * finds the word changed.
+ */
+nv_status
+nv_store_drop_list(nv_store *store, uint32_t vertex, uint64_t *death,
+				   nv_error *err)
+{
+	pthread_mutex_t *stripe = stripe_of(store, vertex);
+	nv_status status = nv_store_check(store, err);
+	uint64_t word, page, birth;
+
+	if (status == NV_OK)
+		status = nv_retire_reserve(&store->retired, err);
+	if (status != NV_OK)
+		return status;
+	pthread_rwlock_rdlock(&store->gate);
+	pthread_mutex_lock(stripe);
+	word = nv_store_edge_word(store, vertex);
+	if (word == 0)
+		status = nv_fail(err, NV_EINVAL, 0, "vertex %u has no list", vertex);
+	else
+		status = nv_store_touch_map(store, vertex, NV_MAP_WORD, err);
+	if (status == NV_OK)
+	{
+		page = nv_word_page(word);
+		*death = nv_next_sequence(store);
+		pthread_mutex_lock(&store->edges.allocator);
+		birth = store->edges.info[page].birth;
+		pthread_mutex_unlock(&store->edges.allocator);
+		atomic_store(nv_map_field(store, vertex, NV_MAP_WORD), 0);
+		atomic_store(&store->dirty, true);
+		nv_retire_add(&store->retired, &store->readers, page, birth, *death);
+	}
+	pthread_mutex_unlock(stripe);
+	pthread_rwlock_unlock(&store->gate);
+	if (status != NV_OK)
+		nv_retire_unreserve(&store->retired);
+	return status;
+}

@@ -1,0 +1,837 @@
+/*
+ * test_consolidate.c
+ *		Dead vertices leave the graph: what is found, what lists name, what is
+ *		used again; beside everything else; crashes; requests.
+ */
+#include "engine_fixture.h"
+
+#include "store.h"
+
+/* Sanitizer builds run on fewer rows. */
+#ifdef __SANITIZE_THREAD__
+#define WINDOW 1500u
+#define ROUNDS 3u
+#define QUERIES 40u
+#elif defined(__SANITIZE_ADDRESS__)
+#define WINDOW 2000u
+#define ROUNDS 4u
+#define QUERIES 60u
+#else
+#define WINDOW 4000u
+#define ROUNDS 10u
+#define QUERIES 150u
+#endif
+#define SLIDE (WINDOW / 5)
+#define WAIT_SECONDS 120
+
+/* cmocka's checks are for the main thread. */
+#define must(cond)                                                             \
+	((cond) ? (void) 0                                                         \
+			: (fprintf(stderr, "%s, line %d\n", #cond, __LINE__), abort()))
+
+/* --- Set-up --- */
+
+static int
+setup_rows(void **state, uint32_t n)
+{
+	fixture *f;
+	int rc = setup_with(state, NV_METRIC_L2, n);
+
+	f = *state;
+	stop_engine(f, false);
+	f->config.insert_threads = 2;
+	f->config.fsync = false;
+	start_engine(f);
+	return rc;
+}
+
+static int
+setup_window(void **state)
+{
+	return setup_rows(state, WINDOW + ROUNDS * SLIDE);
+}
+
+static int
+setup_few(void **state)
+{
+	return setup_rows(state, 3000);
+}
+
+/* A graph over the first n rows. */
+static void
+build_first(fixture *f, uint32_t n)
+{
+	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
+	assert_int_equal(build_add(f, 0, n), NV_OK);
+	assert_int_equal(build_run(f), NV_OK);
+	assert_true(f->r->u.build.vertices >= NV_MIN_GRAPH_ROWS);
+}
+
+static void
+insert_some(fixture *f, uint32_t first, uint32_t n, uint32_t generation)
+{
+	for (uint32_t e = first; e < first + n; e++)
+		assert_int_equal(insert(f, e, generation), NV_OK);
+}
+
+static void
+delete_some(fixture *f, uint32_t first, uint32_t n, uint32_t generation)
+{
+	for (uint32_t done = 0, batch; done < n; done += batch)
+	{
+		batch = NV_MIN(n - done, 1000u);
+		assert_int_equal(delete (f, first + done, batch, generation), NV_OK);
+	}
+}
+
+/* Until nothing is pending. */
+static void
+await_linked(fixture *f)
+{
+	for (int i = 0; i < WAIT_SECONDS * 100; i++)
+	{
+		if (info(f)->pending_rows == 0)
+			return;
+		usleep(10000);
+	}
+	fail_msg("%llu rows are still pending after %d s",
+			 (unsigned long long) f->r->u.info.pending_rows, WAIT_SECONDS);
+}
+
+static void
+checkpoint(fixture *f)
+{
+	begin(f, NV_REQ_CHECKPOINT);
+	assert_int_equal(call(f), NV_OK);
+}
+
+static nv_status
+consolidate(fixture *f, float threshold)
+{
+	begin(f, NV_REQ_CONSOLIDATE)->u.consolidate.threshold = threshold;
+	return call(f);
+}
+
+/* --- Checks --- */
+
+/* All that a scan gives that is read to its end, as a bitmap of elements. */
+static uint32_t
+scan_all(fixture *f, const float *query, uint32_t list, uint8_t *found)
+{
+	uint32_t n = 0;
+	nv_status status = search(f, query, 300, list);
+
+	for (;;)
+	{
+		const nv_hit *hits = (const nv_hit *) f->r->data;
+		uint64_t cursor = f->r->u.search.cursor;
+
+		must(status == NV_OK);
+		for (uint32_t i = 0; i < f->r->u.search.n; i++)
+		{
+			must(found[hits[i].element] == 0);
+			must(hits[i].distance == distance(f, query, hits[i].element));
+			found[hits[i].element] = 1;
+			n++;
+		}
+		if (cursor == 0)
+			return n;
+		begin(f, NV_REQ_NEXT)->u.search.cursor = cursor;
+		f->r->u.search.k = 300;
+		status = call(f);
+	}
+}
+
+/* Elements first .. first + n - 1 are what there is, or all but few of them. */
+static void
+check_scan(fixture *f, uint32_t first, uint32_t n, uint32_t missing)
+{
+	uint8_t *found = nv_alloc(f->n);
+	uint32_t all = scan_all(f, f->rows + (size_t) first * DIM, 200, found);
+
+	for (uint32_t e = 0; e < f->n; e++)
+		assert_true(!found[e] || (e >= first && e < first + n));
+	/* What nothing leads to is the caller's final sweep's. */
+	if (all + missing < n)
+		fail_msg("a complete scan gives %u of %u rows", all, n);
+	free(found);
+}
+
+static uint32_t window_first;
+
+static bool
+alive_window(uint32_t e)
+{
+	return e >= window_first && e < window_first + WINDOW;
+}
+
+static double
+recall_over(fixture *f, uint32_t list)
+{
+	float *queries = malloc((size_t) QUERIES * DIM * sizeof(float));
+	uint32_t found = 0;
+
+	make_rows(queries, QUERIES, 78);
+	for (uint32_t q = 0; q < QUERIES; q++)
+	{
+		const float *query = queries + (size_t) q * DIM;
+		double bound = kth_distance(f, query, 10, alive_window);
+		const nv_hit *hits = (const nv_hit *) f->r->data;
+
+		assert_int_equal(search(f, query, 10, list), NV_OK);
+		assert_int_equal(f->r->u.search.n, 10);
+		for (uint32_t i = 0; i < 10; i++)
+			found += hits[i].distance <= bound;
+	}
+	free(queries);
+	return found / (10.0 * QUERIES);
+}
+
+typedef struct graph_shape
+{
+	uint32_t ids, lists, orphans;
+	double degree;
+} graph_shape;
+
+/*
+ * The last checkpoint: lists in bounds, without repetitions, naming only
+ * vertices that have lists; elements of such vertices only.
+ */
+static graph_shape
+check_graph(fixture *f)
+{
+	uint8_t *page = aligned_alloc(NV_BLOCK, NV_PAGE);
+	graph_shape shape = {0};
+	char dir[300], path[320];
+	nv_store *store;
+	uint32_t *named, *seen;
+
+	index_dir(f, dir);
+	snprintf(path, sizeof(path), "%s/g1", dir);
+	assert_int_equal(nv_store_open(path, &f->key, NULL, &store, NULL), NV_OK);
+	shape.ids = nv_store_vertices(store);
+	named = nv_alloc_array(shape.ids, sizeof(*named));
+	seen = nv_alloc_array(shape.ids, sizeof(*seen));
+	for (uint32_t v = 0; v < shape.ids; v++)
+	{
+		uint64_t word = nv_store_edge_word(store, v);
+		const uint32_t *list;
+		uint32_t degree;
+
+		if (word == 0)
+			continue;
+		shape.lists++;
+		assert_int_equal(nv_file_read(nv_store_edge_file(store), page, NV_PAGE,
+									  nv_word_page(word) * NV_PAGE, NULL),
+						 NV_OK);
+		list = nv_slot_find(store, page, word, v, &degree);
+		assert_non_null(list);
+		assert_true(degree <= f->params.max_degree);
+		shape.degree += degree;
+		for (uint32_t i = 0; i < degree; i++)
+		{
+			assert_true(list[i] < shape.ids && list[i] != v);
+			if (nv_store_edge_word(store, list[i]) == 0)
+				fail_msg("list of vertex %u names %u, which is free", v,
+						 list[i]);
+			assert_int_not_equal(seen[list[i]], v + 1);
+			seen[list[i]] = v + 1;
+			named[list[i]]++;
+		}
+	}
+	for (uint32_t v = 0; v < shape.ids; v++)
+		shape.orphans += nv_store_edge_word(store, v) != 0 && named[v] == 0;
+	for (uint64_t e = 0; e < nv_store_elements(store); e++)
+	{
+		uint32_t g, v = nv_store_element(store, (uint32_t) e, &g);
+
+		assert_true(v == NV_NO_VERTEX ||
+					(nv_store_edge_word(store, v) & NV_LINKED) != 0);
+	}
+	shape.degree /= NV_MAX(shape.lists, 1u);
+	free(named);
+	free(seen);
+	free(page);
+	nv_store_close(store);
+	return shape;
+}
+
+/* --- Rounds of replacement --- */
+
+typedef struct sizes
+{
+	uint64_t edges, vectors, state;
+} sizes;
+
+static sizes
+sizes_now(fixture *f)
+{
+	nv_req_info *i = info(f);
+
+	return (sizes){i->edge_bytes, i->vector_bytes, i->state_bytes};
+}
+
+/* The rows there are now in an index that is built at once. */
+static double
+fresh_recall(fixture *f, uint32_t list, sizes *s)
+{
+	fixture fresh = *f;
+	double recall;
+
+	fresh.key.identity[0] ^= 255;
+	assert_int_equal(build_begin(&fresh, false, UINT64_C(1) << 30), NV_OK);
+	assert_int_equal(build_add(&fresh, window_first, WINDOW), NV_OK);
+	assert_int_equal(build_run(&fresh), NV_OK);
+	recall = recall_over(&fresh, list);
+	*s = sizes_now(&fresh);
+	begin(&fresh, NV_REQ_DROP);
+	assert_int_equal(call(&fresh), NV_OK);
+	return recall;
+}
+
+/* A fifth is deleted, as many are inserted, then VACUUM comes. */
+static void
+one_round(fixture *f)
+{
+	nv_req_info *i;
+
+	delete_some(f, window_first, SLIDE, 1);
+	insert_some(f, window_first + WINDOW, SLIDE, 1);
+	window_first += SLIDE;
+	await_linked(f);
+	assert_true(info(f)->deleted >= SLIDE - 20);
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	assert_int_equal(f->r->u.consolidate.runs, 1);
+	assert_true(f->r->u.consolidate.freed >= SLIDE - 20);
+	assert_int_equal(f->r->u.consolidate.deleted, 0);
+	i = info(f);
+	assert_int_equal(i->deleted, 0);
+	assert_int_equal(i->consolidating, NV_CONSOLIDATE_NONE);
+	assert_true(i->vertices <= WINDOW && i->vertices >= WINDOW - 50);
+	/* Promotions make up for the members that went; none stays dropped. */
+	assert_int_equal(i->entrance_live, i->entrance_members);
+}
+
+static void
+test_rounds(void **state)
+{
+	fixture *f = *state;
+	sizes s[ROUNDS], fresh_size;
+	graph_shape shape;
+	double recall, fresh;
+
+	window_first = 0;
+	build_first(f, WINDOW);
+	for (uint32_t round = 0; round < ROUNDS; round++)
+	{
+		one_round(f);
+		s[round] = sizes_now(f);
+	}
+	check_scan(f, window_first, WINDOW, WINDOW / 1000);
+	recall = recall_over(f, 40);
+	fresh = fresh_recall(f, 40, &fresh_size);
+	checkpoint(f);
+	stop_engine(f, false);
+	shape = check_graph(f);
+	print_message(
+		"recall@10 %.4f, fresh %.4f; degree %.1f, %u orphans, %u ids for %u "
+		"lists; edges %.2f, vectors %.2f, state %.2f x fresh\n",
+		recall, fresh, shape.degree, shape.orphans, shape.ids, shape.lists,
+		(double) s[ROUNDS - 1].edges / (double) fresh_size.edges,
+		(double) s[ROUNDS - 1].vectors / (double) fresh_size.vectors,
+		(double) s[ROUNDS - 1].state / (double) fresh_size.state);
+	assert_true(recall >= fresh - 0.01);
+	/* After the first round nothing is new: ids, records and pages return. */
+	for (uint32_t round = 2; round < ROUNDS; round++)
+	{
+		assert_int_equal(s[round].vectors, s[1].vectors);
+		assert_true(s[round].edges <= s[1].edges + s[1].edges / 8);
+		assert_true(s[round].state <= s[1].state + s[1].state / 2);
+	}
+	assert_true(shape.ids <= WINDOW + SLIDE + 200);
+	assert_int_equal(shape.orphans, 0);
+}
+
+/* --- Beside everything else --- */
+
+typedef struct world
+{
+	fixture *f;
+	_Atomic bool stop;
+	_Atomic uint32_t *generation; /* of each row; odd: in, even: out */
+	_Atomic uint64_t searches, runs, given_up;
+} world;
+
+typedef struct worker
+{
+	world *w;
+	uint32_t number;
+	fixture f; /* its own, made before others work with the world's */
+	pthread_t thread;
+} worker;
+
+#define CHURNERS 2u
+#define CHANGES (WINDOW / 2)
+
+/* The row's own vector finds it at distance 0, and nothing twice. */
+static bool
+finds_itself(fixture *f, uint32_t e, uint32_t generation, uint32_t list)
+{
+	const nv_hit *hits = (const nv_hit *) f->r->data;
+	const float *row = f->rows + (size_t) e * DIM;
+	bool found = false;
+
+	must(search(f, row, 10, list) == NV_OK);
+	for (uint32_t i = 0; i < f->r->u.search.n; i++)
+	{
+		for (uint32_t j = 0; j < i; j++)
+			must(hits[i].element != hits[j].element);
+		must(i == 0 || hits[i].distance >= hits[i - 1].distance);
+		/* The distance is that of the row, whatever its vertex was before. */
+		must(hits[i].distance == distance(f, row, hits[i].element));
+		found |= hits[i].element == e && hits[i].generation == generation;
+	}
+	return found;
+}
+
+/* Each thread has rows of its own: in, found; out, not found; in again. */
+static void *
+churn_thread(void *arg)
+{
+	worker *me = arg;
+	world *w = me->w;
+	fixture f = me->f;
+	uint64_t seed = nv_random_seed(me->number + 7);
+
+	for (uint32_t i = 0; i < CHANGES; i++)
+	{
+		uint32_t e =
+			(uint32_t) nv_random_below(&seed, f.n / CHURNERS) * CHURNERS +
+			me->number;
+		uint32_t g = atomic_load(&w->generation[e]);
+
+		if (g % 2 == 0)
+			must(insert(&f, e, g + 1) == NV_OK);
+		else
+			must(delete (&f, e, 1, g) == NV_OK);
+		atomic_store(&w->generation[e], g + 1);
+		if (i % 4 == 0)
+			must(finds_itself(&f, e, g % 2 == 0 ? g + 1 : g, 100) ==
+				 (g % 2 == 0));
+	}
+	free(f.r);
+	return NULL;
+}
+
+/* Scans of several batches, over rows that come and go. */
+static void *
+cursor_thread(void *arg)
+{
+	worker *me = arg;
+	world *w = me->w;
+	fixture f = me->f;
+	uint64_t seed = nv_random_seed(me->number);
+
+	while (!atomic_load(&w->stop))
+	{
+		const float *query =
+			f.rows + (size_t) nv_random_below(&seed, f.n) * DIM;
+		const nv_hit *hits = (const nv_hit *) f.r->data;
+		double last = 0;
+		nv_status status = search(&f, query, 10, 40);
+
+		for (int batch = 0; batch < 6; batch++)
+		{
+			uint64_t cursor = f.r->u.search.cursor;
+
+			must(status == NV_OK || (batch > 0 && status == NV_ENOENT));
+			if (status != NV_OK)
+				break;
+			for (uint32_t i = 0; i < f.r->u.search.n; i++)
+			{
+				must(hits[i].distance >= last);
+				must(hits[i].distance == distance(&f, query, hits[i].element));
+				last = hits[i].distance;
+			}
+			if (cursor == 0)
+				break;
+			begin(&f, NV_REQ_NEXT)->u.search.cursor = cursor;
+			f.r->u.search.k = 10;
+			status = call(&f);
+		}
+		atomic_fetch_add(&w->searches, 1);
+	}
+	free(f.r);
+	return NULL;
+}
+
+static void *
+checkpoint_thread(void *arg)
+{
+	worker *me = arg;
+	world *w = me->w;
+	fixture f = me->f;
+
+	while (!atomic_load(&w->stop))
+	{
+		begin(&f, NV_REQ_CHECKPOINT);
+		must(call(&f) == NV_OK);
+		usleep(20000);
+	}
+	free(f.r);
+	return NULL;
+}
+
+/* Runs, some of them given up at some moment. */
+static void *
+consolidate_thread(void *arg)
+{
+	worker *me = arg;
+	world *w = me->w;
+	fixture f = me->f;
+	uint64_t seed = nv_random_seed(me->number);
+
+	while (!atomic_load(&w->stop))
+	{
+		nv_status status;
+
+		begin(&f, NV_REQ_CONSOLIDATE)->u.consolidate.threshold = 0;
+		nv_local_submit(f.local, f.r);
+		if (nv_random_below(&seed, 3) == 0)
+		{
+			usleep((unsigned) nv_random_below(&seed, 20000));
+			nv_local_abandon(f.local, f.r);
+			(void) nv_local_wait(f.local, f.r);
+			atomic_fetch_add(&w->given_up, 1);
+			continue;
+		}
+		status = nv_local_wait(f.local, f.r);
+		must(status == NV_OK || status == NV_ECANCELLED);
+		atomic_fetch_add(&w->runs, f.r->u.consolidate.runs);
+	}
+	free(f.r);
+	return NULL;
+}
+
+static void
+start_worker(world *w, worker *workers, uint32_t *n, void *(*run)(void *) )
+{
+	workers[*n] =
+		(worker){.w = w, .number = *n, .f = fork_fixture(w->f, 10 + *n)};
+	assert_int_equal(
+		pthread_create(&workers[*n].thread, NULL, run, &workers[*n]), 0);
+	(*n)++;
+}
+
+static void
+test_beside(void **state)
+{
+	fixture *f = *state;
+	world w = {.f = f};
+	worker workers[CHURNERS + 4];
+	uint32_t n = 0, live = 0, misses = 0;
+	graph_shape shape;
+
+	build_first(f, f->n / 2);
+	w.generation = nv_alloc_array(f->n, sizeof(*w.generation));
+	for (uint32_t e = 0; e < f->n / 2; e++)
+		atomic_store(&w.generation[e], 1);
+	for (uint32_t i = 0; i < CHURNERS; i++)
+		start_worker(&w, workers, &n, churn_thread);
+	start_worker(&w, workers, &n, cursor_thread);
+	start_worker(&w, workers, &n, checkpoint_thread);
+	start_worker(&w, workers, &n, consolidate_thread);
+	start_worker(&w, workers, &n, consolidate_thread);
+	for (uint32_t i = 0; i < CHURNERS; i++)
+		pthread_join(workers[i].thread, NULL);
+	atomic_store(&w.stop, true);
+	for (uint32_t i = CHURNERS; i < n; i++)
+		pthread_join(workers[i].thread, NULL);
+	await_linked(f);
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	for (uint32_t e = 0; e < f->n; e++)
+	{
+		uint32_t g = atomic_load(&w.generation[e]);
+
+		live += g % 2;
+		if (g > 0)
+			misses += finds_itself(f, e, g % 2 == 1 ? g : g - 1, 150) != g % 2;
+	}
+	print_message("%llu runs, %llu given up, %llu scans, %u misses, %llu ids "
+				  "freed\n",
+				  (unsigned long long) w.runs, (unsigned long long) w.given_up,
+				  (unsigned long long) w.searches, misses,
+				  (unsigned long long) info(f)->freed_vertices);
+	assert_int_equal(misses, 0);
+	assert_true(w.runs > 0 && w.given_up > 0);
+	assert_int_equal(info(f)->deleted, 0);
+	assert_true(info(f)->vertices <= live);
+	checkpoint(f);
+	stop_engine(f, false);
+	shape = check_graph(f);
+	assert_int_equal(shape.orphans, 0);
+	free((void *) w.generation);
+}
+
+/* --- Cursors, equal rows, few rows ------------------------------------------
+ */
+
+/* A scan that began before ids were freed is told to begin anew. */
+static void
+test_cursor(void **state)
+{
+	fixture *f = *state;
+	fixture other = fork_fixture(f, 2);
+	uint64_t cursor;
+
+	build_first(f, 1500);
+	assert_int_equal(search(f, f->rows, 10, 40), NV_OK);
+	cursor = f->r->u.search.cursor;
+	assert_true(cursor != 0);
+	delete_some(&other, 500, 300, 1);
+	assert_int_equal(consolidate(&other, 0), NV_OK);
+	insert_some(&other, 1500, 300, 1);
+	await_linked(&other);
+	begin(f, NV_REQ_NEXT)->u.search.cursor = cursor;
+	f->r->u.search.k = 10;
+	assert_int_equal(call(f), NV_ENOENT);
+	/* One that began since goes on. */
+	assert_int_equal(search(f, f->rows, 10, 40), NV_OK);
+	cursor = f->r->u.search.cursor;
+	delete_some(&other, 800, 100, 1);
+	begin(f, NV_REQ_NEXT)->u.search.cursor = cursor;
+	f->r->u.search.k = 10;
+	assert_int_equal(call(f), NV_OK);
+	free(other.r);
+}
+
+/* A row that is deleted comes back after its vertex was freed. */
+static void
+test_comes_back(void **state)
+{
+	fixture *f = *state;
+
+	build_first(f, 1500);
+	for (uint32_t generation = 1; generation < 5; generation++)
+	{
+		delete_some(f, 100, 400, generation);
+		assert_int_equal(consolidate(f, 0), NV_OK);
+		assert_int_equal(info(f)->vertices, 1100);
+		for (uint32_t e = 100; e < 500; e += 7)
+			assert_false(finds_itself(f, e, generation, 100));
+		insert_some(f, 100, 400, generation + 1);
+		await_linked(f);
+		assert_int_equal(info(f)->vertices, 1500);
+		for (uint32_t e = 100; e < 500; e++)
+			assert_true(finds_itself(f, e, generation + 1, 100));
+	}
+	checkpoint(f);
+	stop_engine(f, false);
+	assert_true(check_graph(f).ids <= 1600);
+}
+
+/* Nearly everything goes, then everything, then rows come again. */
+static void
+test_few_left(void **state)
+{
+	fixture *f = *state;
+
+	build_first(f, 1500);
+	delete_some(f, 0, 700, 1);
+	delete_some(f, 701, 799, 1);
+	assert_int_equal(info(f)->deleted, 1499);
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	assert_int_equal(info(f)->vertices, 1);
+	assert_true(finds_itself(f, 700, 1, 40));
+	delete_some(f, 700, 1, 1);
+	/* One must be left to hang others on. */
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	assert_int_equal(f->r->u.consolidate.runs, 0);
+	assert_int_equal(info(f)->deleted, 1);
+	assert_int_equal(search(f, f->rows, 10, 40), NV_OK);
+	assert_int_equal(f->r->u.search.n, 0);
+	insert_some(f, 1500, 1500, 1);
+	await_linked(f);
+	for (uint32_t e = 1500; e < 3000; e++)
+		assert_true(finds_itself(f, e, 1, 100));
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	assert_int_equal(info(f)->deleted, 0);
+	checkpoint(f);
+	stop_engine(f, false);
+	assert_int_equal(check_graph(f).orphans, 0);
+}
+
+/* A whole region goes at once, with it all edges into what borders on it. */
+static void
+test_region(void **state)
+{
+	fixture *f = *state;
+	uint32_t gone = 0;
+	uint8_t *out = nv_alloc(f->n);
+	double mean = 0;
+
+	build_first(f, f->n);
+	for (uint32_t e = 0; e < f->n; e++)
+		mean += f->rows[(size_t) e * DIM] / (double) f->n;
+	for (uint32_t e = 0; e < f->n; e++)
+		if (f->rows[(size_t) e * DIM] > mean)
+		{
+			delete_some(f, e, 1, 1);
+			out[e] = 1;
+			gone++;
+		}
+	assert_true(gone > f->n / 4 && gone < f->n * 3 / 4);
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	assert_int_equal(info(f)->vertices, f->n - gone);
+	for (uint32_t e = 0; e < f->n; e++)
+		assert_int_equal(finds_itself(f, e, 1, 100), !out[e]);
+	checkpoint(f);
+	stop_engine(f, false);
+	assert_int_equal(check_graph(f).orphans, 0);
+	free(out);
+}
+
+/* --- Requests ---------------------------------------------------------------
+ */
+
+static void
+await_freed(fixture *f, uint64_t freed)
+{
+	for (int i = 0; i < WAIT_SECONDS * 100; i++)
+	{
+		if (info(f)->freed_vertices >= freed &&
+			f->r->u.info.consolidating == NV_CONSOLIDATE_NONE)
+			return;
+		usleep(10000);
+	}
+	fail_msg("%llu vertices freed after %d s",
+			 (unsigned long long) f->r->u.info.freed_vertices, WAIT_SECONDS);
+}
+
+/* By itself above the index's threshold, by request above the request's. */
+static void
+test_threshold(void **state)
+{
+	fixture *f = *state;
+
+	f->params.consolidate_threshold = 0.2f;
+	build_first(f, 2000);
+	delete_some(f, 0, 380, 1);
+	assert_int_equal(consolidate(f, 0.2f), NV_OK);
+	assert_int_equal(f->r->u.consolidate.runs, 0);
+	assert_int_equal(f->r->u.consolidate.deleted, 380);
+	delete_some(f, 380, 100, 1);
+	await_freed(f, 480);
+	assert_int_equal(info(f)->vertices, 1520);
+	assert_int_equal(info(f)->consolidations, 1);
+	delete_some(f, 480, 100, 1);
+	assert_int_equal(consolidate(f, 0.01f), NV_OK);
+	assert_int_equal(f->r->u.consolidate.freed, 100);
+	assert_int_equal(f->r->u.consolidate.vertices, 1420);
+	/* 1 is never exceeded. */
+	assert_int_equal(consolidate(f, 1), NV_OK);
+	assert_int_equal(f->r->u.consolidate.runs, 0);
+	f->key.identity[3] ^= 1;
+	assert_int_equal(consolidate(f, 0), NV_ENOENT);
+}
+
+/* One that is given up stops the run only it wanted; what it did stays. */
+static void
+test_give_up(void **state)
+{
+	fixture *f = *state;
+	uint64_t rewired = 0;
+
+	build_first(f, 2500);
+	delete_some(f, 0, 500, 1);
+	for (uint32_t i = 0; i < 40; i++)
+	{
+		begin(f, NV_REQ_CONSOLIDATE);
+		nv_local_submit(f->local, f->r);
+		usleep(i * 200);
+		nv_local_abandon(f->local, f->r);
+		(void) nv_local_wait(f->local, f->r);
+		rewired = info(f)->rewired_lists;
+		/* Rows that come meanwhile find their way. */
+		assert_int_equal(insert(f, 2500 + i, 1), NV_OK);
+		assert_int_equal(delete (f, 500 + i, 1, 1), NV_OK);
+	}
+	await_linked(f);
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	assert_int_equal(info(f)->deleted, 0);
+	assert_int_equal(info(f)->freed_vertices, 540);
+	assert_true(f->r->u.info.rewired_lists >= rewired);
+	for (uint32_t e = 540; e < 2540; e++)
+		assert_true(finds_itself(f, e, 1, 100));
+	checkpoint(f);
+	stop_engine(f, false);
+	assert_int_equal(check_graph(f).orphans, 0);
+}
+
+/* --- Restarts --- */
+
+/* Ends without a checkpoint at some moment of a run, and goes on from there. */
+static void
+test_crash(void **state)
+{
+	fixture *f = *state;
+	uint32_t freed = 0;
+
+	build_first(f, 2000);
+	delete_some(f, 0, 400, 1);
+	checkpoint(f);
+	for (uint32_t i = 0; i < 12; i++)
+	{
+		fixture other = fork_fixture(f, 2);
+		uint32_t st;
+
+		begin(&other, NV_REQ_CONSOLIDATE);
+		nv_local_submit(other.local, other.r);
+		usleep(i * 2000);
+		stop_engine(f, false);
+		assert_int_equal(atomic_load(&other.r->state), NV_DONE);
+		free(other.r);
+		(void) check_graph(f);
+		start_engine(f);
+		assert_int_equal(open_index(f, 2000, 0, 400, true, &st), 0);
+		assert_int_equal(st, NV_INDEX_READY);
+		assert_int_equal(info(f)->vertices - f->r->u.info.deleted, 1600);
+		freed += info(f)->deleted == 0;
+		for (uint32_t e = i; e < 2000; e += 12)
+			assert_int_equal(finds_itself(f, e, 1, 100), e >= 400);
+	}
+	print_message("%u of 12 ends came after the run\n", freed);
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	assert_int_equal(info(f)->vertices, 1600);
+	insert_some(f, 2000, 400, 1);
+	await_linked(f);
+	checkpoint(f);
+	for (uint32_t e = 400; e < 2400; e++)
+		assert_true(finds_itself(f, e, 1, 100));
+	stop_engine(f, false);
+	assert_true(check_graph(f).ids <= 2100);
+}
+
+/* --- Main --- */
+
+#define consolidate_test(test, set_up)                                         \
+	cmocka_unit_test_setup_teardown(test, set_up, teardown)
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		consolidate_test(test_rounds, setup_window),
+		consolidate_test(test_beside, setup_few),
+		consolidate_test(test_cursor, setup_few),
+		consolidate_test(test_comes_back, setup_few),
+		consolidate_test(test_few_left, setup_few),
+		consolidate_test(test_region, setup_few),
+		consolidate_test(test_threshold, setup_few),
+		consolidate_test(test_give_up, setup_few),
+		consolidate_test(test_crash, setup_few),
+	};
+
+	nv_io_set_fsync(false);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
