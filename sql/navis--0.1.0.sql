@@ -99,7 +99,8 @@ CREATE FUNCTION navis_index_info(
   OUT io_method text, OUT simd text,
   OUT build_phase text, OUT build_done int8, OUT build_total int8,
   OUT built_vertices int8, OUT code_error float4, OUT code_drift float4,
-  OUT renewals int8, OUT renewals_failed int8
+  OUT renewals int8, OUT renewals_failed int8,
+  OUT consolidating bool, OUT consolidations int8, OUT freed_vertices int8
 ) RETURNS record
 AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION navis_index_info(regclass) IS

@@ -32,6 +32,7 @@ SELECT o, pg_temp.try(o) FROM unnest(ARRAY[
   'dimensions = -1', 'dimensions = 0', 'dimensions = 1', 'dimensions = 16000', 'dimensions = 16001',
   'entrance_ratio = 0.00009', 'entrance_ratio = 0.0001', 'entrance_ratio = 0.5', 'entrance_ratio = 0.51',
   'entrance_degree = 3', 'entrance_degree = 4', 'entrance_degree = 128', 'entrance_degree = 129',
+  'consolidate_threshold = 0.009', 'consolidate_threshold = 0.01', 'consolidate_threshold = 1', 'consolidate_threshold = 1.1',
   'max_degree = many', 'fillfactor = 90', 'm = 16']) o;
 RESET client_min_messages;
 
@@ -42,6 +43,8 @@ SELECT max_degree, build_list_size, alpha, entrance_ratio, entrance_degree, dime
 FROM navis_index_info('opt_i');
 ALTER INDEX opt_i SET (max_degree = 40, dimensions = 4);
 SELECT max_degree, dimensions FROM navis_index_info('opt_i');
+ALTER INDEX opt_i SET (consolidate_threshold = 0.25);
+ALTER INDEX opt_i RESET (consolidate_threshold);
 REINDEX INDEX opt_i;
 SELECT max_degree, dimensions FROM navis_index_info('opt_i');
 ALTER INDEX opt_i RESET (max_degree, build_list_size, alpha, dimensions, entrance_ratio, entrance_degree);

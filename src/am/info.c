@@ -19,7 +19,7 @@
 PG_FUNCTION_INFO_V1(navis_index_info);
 PG_FUNCTION_INFO_V1(navis_index_calibration);
 
-#define INFO_COLUMNS 52
+#define INFO_COLUMNS 55
 #define CALIBRATION_COLUMNS 7
 
 static Relation
@@ -261,6 +261,16 @@ put_builds(Row *row, bool engine, const nv_req_info *info)
 	put_int_if(row, engine, info->renewals_failed);
 }
 
+/* Consolidation since the engine opened the index. */
+static void
+put_consolidation(Row *row, bool engine, const nv_req_info *info)
+{
+	row->nulls[row->n] = !engine;
+	put(row, BoolGetDatum(info->consolidating != NV_CONSOLIDATE_NONE));
+	put_int_if(row, engine, info->consolidations);
+	put_int_if(row, engine, info->freed_vertices);
+}
+
 /*
  * navis_index_info(index): one row; what needs the engine is NULL without it,
  * what needs a graph is NULL without one.  Sizes and memory in bytes.
@@ -285,6 +295,7 @@ navis_index_info(PG_FUNCTION_ARGS)
 	put_graph(&row, engine && info.has_graph, &info);
 	put_memory(&row, engine, &info);
 	put_builds(&row, engine, &info);
+	put_consolidation(&row, engine, &info);
 	relation_close(index, AccessShareLock);
 	Assert(row.n == INFO_COLUMNS);
 	PG_RETURN_DATUM(

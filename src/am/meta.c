@@ -174,6 +174,7 @@ navis_index_params(Relation index, const NavisMeta *meta,
 	params->entrance_degree = meta->entrance_degree;
 	params->alpha = meta->alpha;
 	params->entrance_ratio = meta->entrance_ratio;
+	params->consolidate_threshold = navis_consolidate_threshold(index);
 	params->relfilenode = navis_relfilenode(index);
 	params->index_oid = RelationGetRelid(index);
 }

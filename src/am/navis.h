@@ -35,14 +35,18 @@
 typedef struct NavisOptions
 {
 	int32 vl_len_;
-	int max_degree;        /* 96, 8 .. 512 */
-	int build_list_size;   /* 100, 8 .. 2000 */
-	double alpha;          /* 1.2, 1.0 .. 2.0 */
-	int pq_bytes;          /* 0 = by measured recall, .. 256 */
-	int dimensions;        /* 0 = from the type or the first row */
-	double entrance_ratio; /* 0.01, 0.0001 .. 0.5 */
-	int entrance_degree;   /* 32, 4 .. 128 */
+	int max_degree;               /* 96, 8 .. 512 */
+	int build_list_size;          /* 100, 8 .. 2000 */
+	double alpha;                 /* 1.2, 1.0 .. 2.0 */
+	int pq_bytes;                 /* 0 = by measured recall, .. 256 */
+	int dimensions;               /* 0 = from the type or the first row */
+	double entrance_ratio;        /* 0.01, 0.0001 .. 0.5 */
+	int entrance_degree;          /* 32, 4 .. 128 */
+	double consolidate_threshold; /* 0.1, 0.01 .. 1 = never */
 } NavisOptions;
+
+/* Share of dead vertices above which the graph is consolidated. */
+extern float navis_consolidate_threshold(Relation index);
 
 /* Element types of a column. */
 typedef enum NavisElementType

@@ -3,7 +3,8 @@
  *		Index options: CREATE INDEX ... WITH (...).
  *
  * What an index is built with is copied into its metapage; a changed option
- * takes effect at the next REINDEX.
+ * takes effect at the next REINDEX.  Only consolidate_threshold is read when it
+ * is used: by VACUUM, and by whoever opens the index.
  */
 #include "postgres.h"
 
@@ -12,6 +13,7 @@
 #include "navis.h"
 
 #define NAVIS_PQ_BYTES_STEP 4
+#define NAVIS_CONSOLIDATE_THRESHOLD 0.1
 
 static relopt_kind navis_relopt_kind;
 
@@ -41,6 +43,11 @@ navis_options_init(void)
 					   0.0001, 0.5, lock);
 	add_int_reloption(navis_relopt_kind, "entrance_degree",
 					  "Degree of the entrance graph", 32, 4, 128, lock);
+	add_real_reloption(navis_relopt_kind, "consolidate_threshold",
+					   "Share of vertices without rows above which they are "
+					   "taken out of the graph, 1 = never",
+					   NAVIS_CONSOLIDATE_THRESHOLD, 0.01, 1.0,
+					   ShareUpdateExclusiveLock);
 }
 
 bytea *
@@ -56,7 +63,9 @@ navis_options(Datum reloptions, bool validate)
 		{"entrance_ratio", RELOPT_TYPE_REAL,
 		 offsetof(NavisOptions, entrance_ratio)},
 		{"entrance_degree", RELOPT_TYPE_INT,
-		 offsetof(NavisOptions, entrance_degree)}};
+		 offsetof(NavisOptions, entrance_degree)},
+		{"consolidate_threshold", RELOPT_TYPE_REAL,
+		 offsetof(NavisOptions, consolidate_threshold)}};
 	NavisOptions *options =
 		build_reloptions(reloptions, validate, navis_relopt_kind,
 						 sizeof(NavisOptions), table, lengthof(table));
@@ -70,4 +79,13 @@ navis_options(Datum reloptions, bool validate)
 				 errdetail("Valid values are 0 and multiples of %d up to 256.",
 						   NAVIS_PQ_BYTES_STEP)));
 	return (bytea *) options;
+}
+
+float
+navis_consolidate_threshold(Relation index)
+{
+	NavisOptions *options = (NavisOptions *) index->rd_options;
+
+	return (float) (options != NULL ? options->consolidate_threshold
+									: NAVIS_CONSOLIDATE_THRESHOLD);
 }

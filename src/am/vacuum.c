@@ -6,10 +6,15 @@
  * returns their rows, and deleted -> free in amvacuumcleanup, once this
  * server's engine has published a checkpoint without them.  VACUUM is the only
  * one that takes entries away, so what it saw stays as it was until it acts.
+ *
+ * Between these the graph is consolidated if too many of its vertices have no
+ * rows: VACUUM waits for it, autovacuum leaves it to the engine, which does the
+ * same by itself.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "postmaster/autovacuum.h"
 #include "storage/indexfsm.h"
 
 #include "client.h"
@@ -102,6 +107,37 @@ engine_has_let_go(NavisVacuum *vacuum)
 	return request != NULL &&
 		   navis_request_call(request, NULL, NULL) == NV_OK &&
 		   navis_engine_incarnation() == vacuum->incarnation;
+}
+
+/*
+ * Has vertices without rows taken out of the graph, if they are more than the
+ * index's share.  What the engine cannot do now it does later; an interrupt
+ * ends the wait, and the engine's work if nobody else wants it.
+ */
+static void
+consolidate(NavisVacuum *vacuum)
+{
+	nv_request *request;
+
+	if (!vacuum->told || IsAutoVacuumWorkerProcess())
+		return;
+	request = navis_request_begin(NV_REQ_CONSOLIDATE, &vacuum->key);
+	if (request == NULL)
+		return;
+	request->u.consolidate.threshold =
+		navis_consolidate_threshold(vacuum->index);
+	if (navis_request_call(request, NULL, NULL) != NV_OK ||
+		request->u.consolidate.runs == 0)
+		return;
+	ereport(vacuum->info->message_level,
+			(errmsg("index \"%s\": took " UINT64_FORMAT
+					" vertices without rows out of the graph",
+					RelationGetRelationName(vacuum->index),
+					request->u.consolidate.freed),
+			 errdetail(UINT64_FORMAT " vertices remain, " UINT64_FORMAT
+									 " of them without rows.",
+					   request->u.consolidate.vertices,
+					   request->u.consolidate.deleted)));
 }
 
 /* --- pages --- */
@@ -334,6 +370,7 @@ navis_vacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)
 		return stats;
 	vacuum_init(&vacuum, info, stats);
 	waiting = count_and_tell(&vacuum);
+	consolidate(&vacuum);
 	free_and_note(&vacuum, waiting, waiting && engine_has_let_go(&vacuum));
 	vacuum.stats->num_pages = RelationGetNumberOfBlocks(info->index);
 	vacuum.stats->estimated_count = false;
