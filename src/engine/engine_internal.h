@@ -168,6 +168,7 @@ nv_count(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
+
 /* What consolidation has done for an index since it was opened. */
 typedef struct nv_consolidate_counters
 {
@@ -567,6 +568,7 @@ extern void nv_places_look(nv_engine *engine);
 extern void nv_places_of_index(nv_engine *engine, nv_index *index);
 /* At the end of the engine, after all threads that may park requests. */
 extern void nv_places_close(nv_engine *engine);
+
 /* --- consolidate.c --- */
 
 extern void *nv_consolidator_main(void *arg);
