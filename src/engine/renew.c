@@ -482,6 +482,20 @@ most_bytes(const nv_index *index)
 	return index->engine->config.pending_memory / 4 * 3;
 }
 
+/* Fewer than these make no graph. */
+static uint64_t
+least_rows(const nv_index *index)
+{
+	return NV_MAX((uint64_t) NV_MIN_GRAPH_ROWS, index->plan.min_rows);
+}
+
+bool
+nv_index_builds_when_full(const nv_index *index)
+{
+	return index->body == NULL &&
+		   nv_pending_count(index->pending) >= least_rows(index);
+}
+
 /*
  * Rows that make a build worth its while if they wait for it.  For a first
  * graph fewer will do where more do not fit pending_memory.
@@ -489,13 +503,11 @@ most_bytes(const nv_index *index)
 static uint64_t
 backlog_wanted(const nv_index *index, const view *v)
 {
-	uint64_t rows = NV_MIN((uint64_t) NV_FIRST_GRAPH_ROWS,
-						   most_bytes(index) / v->row_bytes);
-
 	if (index->body != NULL)
 		return backlog_worth_building(index, v->vertices);
-	return NV_MAX(NV_MAX(rows, (uint64_t) NV_MIN_GRAPH_ROWS),
-				  index->plan.min_rows);
+	if (atomic_load(&index->engine->pending_bytes) >= most_bytes(index))
+		return least_rows(index);
+	return NV_MAX((uint64_t) NV_FIRST_GRAPH_ROWS, least_rows(index));
 }
 
 /* A build is worth its while later rather than now. */
@@ -528,7 +540,7 @@ decide(nv_index *index)
 		{
 			bool backlog = v.pending >= wanted;
 
-			if (wanted * v.row_bytes < engine->config.pending_memory / 2)
+			if (wanted * v.row_bytes < engine->config.pending_memory)
 				renewal = NV_RENEWAL_BACKLOG;
 			if (backlog && better_later(index, &v))
 				renewal = NV_RENEWAL_DUE;
