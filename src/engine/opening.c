@@ -364,6 +364,10 @@ opened_locked(nv_index *index, nv_req_opened *r, nv_error *err)
 		{
 			index->state = NV_INDEX_READY;
 			index->followed = r->followed;
+			/* Until the renewer looks at it: rows may be pouring in. */
+			if (index->body == NULL &&
+				atomic_load(&index->renewal) == NV_RENEWAL_NONE)
+				atomic_store(&index->renewal, NV_RENEWAL_BACKLOG);
 		}
 	}
 	else if (!r->complete && index->state == NV_INDEX_OPENING)

@@ -11,9 +11,8 @@
  * meanwhile stay pending; what is deleted is noted, and dropped from the new
  * body before it takes the old one's place.
  *
- * While rows pour in, a build waits: until the backlog is as large as the
- * graph, or fills half of pending_memory, or grows slowly.  So a load builds a
- * few times, each over twice as many rows at least.
+ * While rows pour in, a build waits: until they come slowly, or fill most of
+ * pending_memory.  So a load that fits there is built in once, at its end.
  *
  * Source: design.md sections 4 ("Codes"), 6, 8.
  */
@@ -22,8 +21,11 @@
 #include "parallel.h"
 
 #define TICK_MS 200
-/* A backlog that grows by a fiftieth within a tick grows fast. */
-#define FAST_SHARE 50
+/*
+ * A backlog that grows by this part within a tick grows fast: it doubles within
+ * half a minute.
+ */
+#define FAST_SHARE 200
 #define COPY_ROWS 256                        /* pending rows copied at a time */
 #define WINDOW (UINT64_C(1) << 20)           /* of the vector file, bytes */
 #define RETRY_NS (UINT64_C(2) * 1000000000u) /* doubled with each failure */
@@ -473,25 +475,48 @@ note_unsuited(nv_index *index, const view *v)
 		   index->title, (unsigned long long) rows);
 }
 
-/* Rows that make a build worth its while if they wait for it. */
+/* From here on pending_memory is nearly full. */
+static uint64_t
+most_bytes(const nv_index *index)
+{
+	return index->engine->config.pending_memory / 4 * 3;
+}
+
+/* Fewer than these make no graph. */
+static uint64_t
+least_rows(const nv_index *index)
+{
+	return NV_MAX((uint64_t) NV_MIN_GRAPH_ROWS, index->plan.min_rows);
+}
+
+bool
+nv_index_builds_when_full(const nv_index *index)
+{
+	return index->body == NULL &&
+		   nv_pending_count(index->pending) >= least_rows(index);
+}
+
+/*
+ * Rows that make a build worth its while if they wait for it.  For a first
+ * graph fewer will do where more do not fit pending_memory.
+ */
 static uint64_t
 backlog_wanted(const nv_index *index, const view *v)
 {
-	return index->body == NULL
-			   ? NV_MAX((uint64_t) NV_FIRST_GRAPH_ROWS, index->plan.min_rows)
-			   : backlog_worth_building(index, v->vertices);
+	if (index->body != NULL)
+		return backlog_worth_building(index, v->vertices);
+	if (atomic_load(&index->engine->pending_bytes) >= most_bytes(index))
+		return least_rows(index);
+	return NV_MAX((uint64_t) NV_FIRST_GRAPH_ROWS, least_rows(index));
 }
 
 /* A build is worth its while later rather than now. */
 static bool
 better_later(const nv_index *index, const view *v)
 {
-	nv_engine *engine = index->engine;
-
+	/* Rows that come while it is built need room as well. */
 	return v->grows_fast &&
-		   v->pending < NV_MAX(v->vertices, (uint64_t) NV_RENEW_FULL_SAMPLE) &&
-		   atomic_load(&engine->pending_bytes) <
-			   engine->config.pending_memory / 2;
+		   atomic_load(&index->engine->pending_bytes) < most_bytes(index);
 }
 
 /* What is to become of the index; index->lock held.  True: build now. */
@@ -515,7 +540,7 @@ decide(nv_index *index)
 		{
 			bool backlog = v.pending >= wanted;
 
-			if (wanted * v.row_bytes < engine->config.pending_memory / 2)
+			if (wanted * v.row_bytes < engine->config.pending_memory)
 				renewal = NV_RENEWAL_BACKLOG;
 			if (backlog && better_later(index, &v))
 				renewal = NV_RENEWAL_DUE;

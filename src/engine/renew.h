@@ -101,6 +101,13 @@ extern void nv_renew_note_link(nv_index *index, uint64_t ns);
 extern bool nv_index_wants_backlog(const nv_index *index);
 
 /*
+ * An index without a graph whose state is NV_RENEWAL_BACKLOG: it has rows
+ * enough for one, and gets it as soon as pending_memory is nearly full.
+ * index->lock held.
+ */
+extern bool nv_index_builds_when_full(const nv_index *index);
+
+/*
  * Somebody else wants build_memory: cancels what the engine builds by itself
  * and waits until it is gone, 10 s at most; it is tried again later.  False:
  * there was nothing.  No lock held; may block.

@@ -82,7 +82,8 @@ queue_limit(const nv_index *index)
 	/* Linking, or a build that runs or is about to, takes them together. */
 	if (nv_index_wants_backlog(index) &&
 		(index->body != NULL ||
-		 atomic_load(&index->renewal) != NV_RENEWAL_BACKLOG))
+		 atomic_load(&index->renewal) != NV_RENEWAL_BACKLOG ||
+		 nv_index_builds_when_full(index)))
 		return BACKLOG_ROWS;
 	if (index->body == NULL || index->build != NULL)
 		return 0;

@@ -225,10 +225,18 @@ ok(wait_building('last_v'), 'a build begins');
 my $begun = time;
 $node->stop('fast');
 cmp_ok(time - $begun, '<', 30, 'the server stops beside it');
+$node->append_conf('postgresql.conf', "navis.pending_memory = '1MB'\n");
 $node->start;
 check_complete('last', 'stopped');
+# About 2,300 rows fit: the statement waits for builds, and none is lost.
+make_table('narrow');
+my $narrow = '';
+$node->psql('postgres', 'INSERT INTO narrow SELECT id, v FROM source', stderr => \$narrow);
+is($narrow, '', 'a load larger than navis.pending_memory waits for builds');
+ok(wait_linked('narrow_v', 'renewals >= 1'), 'and gets into a graph');
+check_complete('narrow', 'a narrow memory');
 # One for each table that is there.
-ok(wait_until(sub { sidecars($node) <= 7 }, 60), 'nothing is left of what was dropped') or diag(join ' ', sidecars($node));
+ok(wait_until(sub { sidecars($node) <= 8 }, 60), 'nothing is left of what was dropped') or diag(join ' ', sidecars($node));
 is(scalar(log_lines($node, 'PANIC|signal 11|signal 6|TRAP')), 0, 'no crash');
 $node->stop;
 done_testing();
