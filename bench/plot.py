@@ -115,7 +115,9 @@ class Report:
         for label, name in (("insert", "insertion beside searches"),
                             ("insert-limited", "the same, memory limited"),
                             ("insert-only", "insertion only"),
-                            ("window", "sliding window (replaced)")):
+                            ("window", "sliding window (replaced)"),
+                            ("window-consolidated",
+                             "the same, consolidated after each batch")):
             for x in self.engine:
                 if x["kind"] in ("insert_run", "replace_run") and \
                         x.get("label") == label:
@@ -169,7 +171,8 @@ class Report:
         self.picture(figure, "search", "recall against QPS and P99")
 
     def batches(self):
-        labels = [l for l in ("insert", "window", "insert-limited")
+        labels = [l for l in ("insert", "window", "window-consolidated",
+                              "insert-limited")
                   if self.of("batch", l)]
         if not labels:
             return

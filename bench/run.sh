@@ -201,6 +201,8 @@ engine_part() {
 	bench insert -g "$work/gt" "${moving[@]}"
 	bench insert-only "${moving[@]}" --insert-only
 	bench window -g "$work/gtd" "${moving[@]}" --workload-change
+	bench window-consolidated -g "$work/gtd" "${moving[@]}" --workload-change \
+		--consolidate
 	limited_engine
 }
 
