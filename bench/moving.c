@@ -292,6 +292,30 @@ report_batch(const beside *w, const nv_req_info *before,
 	bench_json_end(w->j);
 }
 
+/* Takes what the batch deleted out of the graph. */
+static void
+consolidate(const beside *w)
+{
+	nv_request *r = tool_request(w->b->tool, NV_REQ_CONSOLIDATE, 80);
+	double began = pass_clock(), seconds;
+
+	tool_call(w->b->tool, r, "consolidation");
+	seconds = pass_clock() - began;
+	printf("consolidation: %llu vertices freed in %.1f s, %llu of %llu left "
+		   "deleted\n",
+		   (unsigned long long) r->u.consolidate.freed, seconds,
+		   (unsigned long long) r->u.consolidate.deleted,
+		   (unsigned long long) r->u.consolidate.vertices);
+	bench_json_begin(w->j, "consolidation");
+	bench_json_number(w->j, "batch", w->number);
+	bench_json_number(w->j, "seconds", seconds);
+	bench_json_number(w->j, "freed", (double) r->u.consolidate.freed);
+	bench_json_number(w->j, "deleted", (double) r->u.consolidate.deleted);
+	bench_json_number(w->j, "vertices", (double) r->u.consolidate.vertices);
+	bench_json_end(w->j);
+	free(r);
+}
+
 /* The pass on the index as the batch left it. */
 static void
 pass_after(beside *w, uint64_t offset)
@@ -368,6 +392,8 @@ one_batch(tool *t, pass_setup *s, bench_rows *data, const moving_options *o,
 	report_batch(&w, &before, &after, seconds);
 	sum->batch_seconds += seconds;
 	sum->rows += o->batch_size;
+	if (o->consolidate)
+		consolidate(&w);
 	if (o->searches)
 		pass_after(&w, ((uint64_t) number + 1) * o->batch_size);
 	free(r);

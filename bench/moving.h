@@ -16,6 +16,7 @@ typedef struct moving_options
 	uint32_t queue; /* rows that wait to be linked, at most */
 	bool window;    /* each batch deletes as many of the oldest rows */
 	uint32_t delete_threads;
+	bool consolidate;         /* after each batch; not part of its time */
 	bool searches;            /* passes beside the batches and after them */
 	double first_wait, pause; /* seconds: cadence of the passes beside */
 } moving_options;

@@ -16,6 +16,8 @@
  *	--insert-data FILE	rows behind those of the index are inserted
  *	--batch-size N, --num-batches N			(100000, 10)
  *	--workload-change, --delete-threads N	sliding window (off, 1)
+ *	--consolidate		take deleted vertices out of the graph after each batch,
+ *						timed by itself
  *	--insert-only		no searches beside or after
  *	--first-wait S, --pause S	cadence of the passes beside (5, 1)
  *	--queue N			rows that may wait to be linked (4 * insert threads)
@@ -203,6 +205,7 @@ enum
 	NUM_BATCHES,
 	WORKLOAD_CHANGE,
 	DELETE_THREADS,
+	CONSOLIDATE,
 	INSERT_ONLY,
 	FIRST_WAIT,
 	PAUSE,
@@ -242,6 +245,7 @@ static const struct option known[] = {
 	{"num-batches", 1, NULL, NUM_BATCHES},
 	{"workload-change", 0, NULL, WORKLOAD_CHANGE},
 	{"delete-threads", 1, NULL, DELETE_THREADS},
+	{"consolidate", 0, NULL, CONSOLIDATE},
 	{"insert-only", 0, NULL, INSERT_ONLY},
 	{"first-wait", 1, NULL, FIRST_WAIT},
 	{"pause", 1, NULL, PAUSE},
@@ -301,6 +305,9 @@ parse_workload(options *o, int c)
 		case DELETE_THREADS:
 			m->delete_threads =
 				count_of("--delete-threads", 1, BENCH_MAX_CLIENTS);
+			return true;
+		case CONSOLIDATE:
+			m->consolidate = true;
 			return true;
 		case INSERT_ONLY:
 			m->searches = false;

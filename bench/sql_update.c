@@ -410,8 +410,8 @@ sb_run_mixed(bench *b)
 	set_list(b);
 	bench_run_clients(clients, b->query.n, 2, sb_ask, b); /* warm-up */
 	printf("| round | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms "
-		   "beside | ratio of p50 | rows/s inserted |\n"
-		   "|---:|---:|---:|---:|---:|---:|---:|\n");
+		   "beside | ratio of p50 | rows/s inserted | QPS alone | QPS beside |\n"
+		   "|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
 	for (uint32_t i = 0; i < b->o.rounds; i++)
 	{
 		bench_speed alone, with;
@@ -421,12 +421,13 @@ sb_run_mixed(bench *b)
 		alone = bench_run_clients(clients, b->query.n, b->o.passes, sb_ask, b);
 		with = search_beside(b, &w);
 		ratios[i] = with.p50_ms / alone.p50_ms;
-		printf("| %u | %.3f | %.3f | %.3f | %.3f | %.3f | %.0f |\n", i + 1,
-			   alone.p50_ms, alone.p99_ms, with.p50_ms, with.p99_ms, ratios[i],
-			   w.rate);
+		printf("| %u | %.3f | %.3f | %.3f | %.3f | %.3f | %.0f | %.0f | %.0f "
+			   "|\n",
+			   i + 1, alone.p50_ms, alone.p99_ms, with.p50_ms, with.p99_ms,
+			   ratios[i], w.rate, alone.qps, with.qps);
 		fflush(stdout);
 	}
-	printf("| median | | | | | %.3f | |\n",
+	printf("| median | | | | | %.3f | | | |\n",
 		   bench_percentiles(ratios, b->o.rounds).p50_ms);
 	close_inserter(&s);
 	free(w.row.words);

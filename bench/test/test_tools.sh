@@ -122,6 +122,11 @@ check "a sliding window" "${bench[@]}" "${batches[@]}" -g gtd --workload-change
 says "the run replaces" "^--- Replaced: 1000 vectors"
 holds "recall in the window" "$(number after recall) >= 0.95"
 holds "as many are deleted" "$(number batch deleted) == 1000"
+check "a sliding window, consolidated" "${bench[@]}" "${batches[@]}" -g gtd \
+	--workload-change --consolidate
+holds "vertices are freed" "$(number consolidation freed) == 500"
+holds "none is left deleted" "$(number consolidation deleted) == 0"
+holds "recall in the consolidated window" "$(number after recall) >= 0.95"
 refuses "more batches than rows" "fewer rows" "${bench[@]}" "${batches[@]}" \
 	--num-batches 3 --insert-only
 rm -rf idx_shadow

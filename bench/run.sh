@@ -1,0 +1,506 @@
+#!/usr/bin/env bash
+# Repeats the evaluation on this machine: engine, ablations, SQL beside peers.
+#
+#   bash bench/run.sh small|medium|large|tiny [options]
+#
+#   --out DIR        results (bench/results/DATE-SIZE): report.md, plots, raw data
+#   --work DIR       data and indexes are made, and kept, there (a scratch
+#                    directory, removed at the end); on the SSD to be measured
+#   --data FILE      vectors instead of generated ones; --query FILE with them
+#   --pgvector DIR   your own checkout of pgvector; a copy is built and installed
+#   --no-limit       without the parts under a memory limit
+#   --parts LIST     some of "engine ablations sql" (all)
+#
+# tiny: tries the script out, figures mean nothing;
+# small: 30,000 rows of 768 dimensions, below 20 minutes on two idle cores;
+# medium: a million, an hour or two; large: the reference's recipe (50M rows,
+# 10M insertions, 22 + 10 threads; 64 GB and 500 GB of SSD), engine only unless
+# --parts says more.
+#
+# Installs what is missing from Debian.  A private server runs in a scratch
+# directory; nothing is left running.  limits.sh tells what the memory limit
+# needs; where it cannot be had, those parts are left out and the report says so.
+
+. "$(dirname "$0")/../test/lib.sh"
+. "$(dirname "$0")/limits.sh"
+
+size=${1:-}
+case $size in
+	small | medium | large | tiny) shift ;;
+	*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
+out= work= data= query= pgvector= parts= no_limit=
+while [ $# -gt 0 ]; do
+	case $1 in
+		--out | --work | --data | --query | --pgvector | --parts)
+			[ $# -ge 2 ] || { say "$1 needs a value"; exit 2; }
+			printf -v "${1#--}" %s "$2"
+			shift 2
+			;;
+		--no-limit) no_limit=1; shift ;;
+		*) say "unknown: $1"; exit 2 ;;
+	esac
+done
+
+# rows, rows a batch, batches, queries; rows of the drifting set before it drifts
+dim=768
+case $size in
+	tiny)
+		rows=3000 batch=300 batches=2 queries=50 drift=2000 spare=4000 dim=96
+		search_threads=2 insert_threads=1 warm=1 cadence=(--first-wait 0 --pause 0)
+		sweep=(20 40) sql_sweep=40,100 rate=100
+		;;
+	small)
+		rows=30000 batch=1500 batches=3 queries=300 drift=10000 spare=6000
+		search_threads=2 insert_threads=1 warm=2 cadence=(--first-wait 1 --pause 0.5)
+		sweep=(20 40 80 160) sql_sweep=20,40,100,200 rate=100
+		;;
+	medium)
+		rows=1000000 batch=20000 batches=10 queries=1000 drift=200000 spare=100000
+		search_threads=$(nproc) insert_threads=$((($(nproc) + 1) / 2)) warm=10
+		cadence=() sweep=(20 40 60 80 160) sql_sweep=20,40,100,200,400 rate=200
+		;;
+	large)
+		rows=50000000 batch=100000 batches=100 queries=10000 drift=1000000
+		search_threads=22 insert_threads=10 warm=10 cadence=() spare=100000
+		sweep=(20 40 60 80) sql_sweep=40,100,200 rate=200
+		parts=${parts:-engine ablations}
+		;;
+esac
+parts=${parts:-engine ablations sql}
+[ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
+[ -z "$data" ] || { data=$(realpath "$data"); query=$(realpath "$query"); }
+out=${out:-$top/bench/results/$(date +%F)-$size}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+rm -f "$out"/*.jsonl
+
+# --- scratch -----------------------------------------------------------------
+
+need_server
+install_packages pkg-config libhdf5-dev libpq-dev python3-matplotlib
+dir=$(scratch_dir bench)
+keep_work=$work
+work=${work:-$dir/work}
+mkdir -p "$work"
+work=$(cd "$work" && pwd)
+server=
+cleanup() {
+	local status=$?
+	trap - EXIT
+	set +e
+	[ -z "$server" ] || stop_server "$dir"
+	limit_end
+	[ $status = 0 ] || as_root tail -n 20 "$dir/server.log" >&2 2>/dev/null
+	as_root rm -rf "$dir"
+	[ -n "$keep_work" ] || rm -rf "$work"
+	[ $status = 0 ] || say "run.sh FAILED (status $status)"
+	exit $status
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+say "$(date +%T) building"
+build_in "$dir" >&2
+make -C "$dir/src/bench" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" all >&2
+bin=$dir/src/build/bench
+
+part() { case " $parts " in *" $1 "*) true ;; *) false ;; esac; }
+title() { say "$(date +%T) $1"; echo "== $1" >>"$out/log.txt"; }
+: >"$out/log.txt"
+
+# ran COMMAND...: into the log, without the places of this machine.
+ran() {
+	echo "\$ $(sed "s|$bin/||g; s|$work|WORK|g; s|$out|OUT|g; s|$dir|SCRATCH|g" <<<"$*")" \
+		>>"$out/log.txt"
+	"$@" >>"$out/log.txt" || { tail -n 5 "$out/log.txt" >&2; return 1; }
+}
+
+# fact NAME VALUE: about machine and run, for the report.
+fact() {
+	printf '{"kind": "fact", "name": "%s", "value": "%s"}\n' "$1" \
+		"$(sed 's/\\/\\\\/g; s/"/\\"/g' <<<"$2")" >>"$out/facts.jsonl"
+}
+
+package() { dpkg-query -W -f='${Version}' "$1" 2>/dev/null || echo "not there"; }
+
+facts() {
+	local commit
+	commit=$(git -C "$top" rev-parse --short HEAD 2>/dev/null || echo unknown)
+	[ -z "$(git -C "$top" status --porcelain 2>/dev/null)" ] ||
+		commit+=", with changes"
+	fact size "$size"
+	fact date "$(date +%F)"
+	fact processor "$(lscpu | sed -n 's/^Model name: *//p'), $(nproc) cores"
+	fact memory "$(awk '/MemTotal/ { printf "%.1f GiB", $2 / 1048576 }' /proc/meminfo)"
+	fact kernel "$(uname -sr)"
+	fact disk "$(findmnt -no FSTYPE,SOURCE -T "$work" | awk '{ sub(".*/", "", $2); print $1 " on " $2 }')"
+	fact "load before" "$(cut -d' ' -f1-3 /proc/loadavg)"
+	fact navis "commit $commit"
+	fact compiler "$(cc --version | head -n 1)"
+	fact PostgreSQL "$("$PG_CONFIG" --version)"
+	fact liburing "$(package liburing2)"
+	fact OpenBLAS "$(package libopenblas0-pthread)"
+	[ -z "$pgvector" ] || fact pgvector "$(sed -n \
+		"s/^default_version = '\(.*\)'/\1/p" "$pgvector/vector.control")"
+	fact command "bash bench/run.sh $size${pgvector:+ --pgvector CHECKOUT}${no_limit:+ --no-limit} --parts \"$parts\""
+	fact data "$([ -n "$data" ] && basename "$data" || echo "generated, seed 42"), $rows rows of $dim dimensions, $batches batches of $batch, $queries queries"
+}
+
+# --- data --------------------------------------------------------------------
+
+make_data() {
+	title "data and exact neighbours"
+	if [ -z "$data" ]; then
+		data=$work/data.fbin query=$work/query.fbin
+		[ -e "$data" ] || ran "$bin/navis_convert" generate "$data" \
+			--count $((rows + batches * batch + spare)) --dim $dim
+		[ -e "$query" ] || ran "$bin/navis_convert" generate "$query" \
+			--count "$queries" --dim $dim --stream query
+	fi
+	[ -e "$work/base.fbin" ] || ran "$bin/navis_convert" subset "$data" \
+		"$work/base.fbin" --count "$rows"
+	[ -e "$work/gtd_0.bin" ] || ran "$bin/navis_convert" batch-gt "$data" "$query" \
+		--index-npts "$rows" --total-npts $((rows + batches * batch)) \
+		--batch "$batch" -o "$work/gt" --delete-o "$work/gtd"
+}
+
+bytes_of() { stat -c %s "$1"; }
+gb_of() { awk "BEGIN { printf \"%.6f\", $1 / 1073741824 }"; }
+
+# --- engine ------------------------------------------------------------------
+
+built() { # NAME DATA OPTIONS...
+	local name=$1 from=$2
+	shift 2
+	[ -e "$work/$name/rows.journal" ] || {
+		rm -rf "${work:?}/$name"
+		ran "$bin/navis_build" -d "$from" -o "$work/$name" -R 96 -L 100 \
+			--json "$out/engine.jsonl" "$@"
+	}
+}
+
+# The reference's share: 16 GB of cache for 154 GB of vectors.
+cache_gb() { gb_of "$(($(bytes_of "$work/base.fbin") / 10))"; }
+
+bench() { # LABEL OPTIONS...
+	local label=$1
+	shift
+	say "$(date +%T)   $label"
+	ran "$bin/navis_bench" -i "$work/index" -q "$query" \
+		--search-threads "$search_threads" --insert-threads "$insert_threads" \
+		--cache-gb "$(cache_gb)" --json "$out/engine.jsonl" --label "$label" "$@"
+}
+
+moving=() # options of every run with batches
+engine_part() {
+	title "engine"
+	built index "$work/base.fbin"
+	bench search -g "$work/gt" --num-batches 0 --warmup-passes $warm "${sweep[@]}"
+	bench insert -g "$work/gt" "${moving[@]}"
+	bench insert-only "${moving[@]}" --insert-only
+	bench window -g "$work/gtd" "${moving[@]}" --workload-change
+	bench window-consolidated -g "$work/gtd" "${moving[@]}" --workload-change \
+		--consolidate
+	limited_engine
+}
+
+# A quarter of the vectors, for everything the process holds; at least 64 MB,
+# which buffers and threads need whatever the rows.
+limited_engine() {
+	local all=$(bytes_of "$work/base.fbin") bytes note
+	[ -z "$no_limit" ] || return 0
+	bytes=$((all / 4 > 64000000 ? all / 4 : 64000000))
+	note="$((bytes / 1000000)) MB, $((bytes * 100 / all)) % of the vectors"
+	if ! limit_begin engine "$bytes"; then
+		fact "memory limit of the engine" "none: control groups cannot be used here"
+		return 0
+	fi
+	forget_cached "$work/index"
+	if limited bench search-limited -g "$work/gt" --num-batches 0 \
+		--warmup-passes $warm --cache-gb "$(gb_of $((bytes / 10)))" "${sweep[@]}" &&
+		limited bench insert-limited -g "$work/gt" "${moving[@]}" \
+			--cache-gb "$(gb_of $((bytes / 10)))"; then
+		note+=", used at most $(($(limit_peak) / 1000000)) MB; cache a tenth of it"
+	else
+		note+=": the run failed"
+		rm -rf "$work/index_shadow"
+	fi
+	fact "memory limit of the engine" "$note"
+	limit_end
+}
+
+# --- ablations ---------------------------------------------------------------
+
+# A shorter warm-up of the windows where the rerank is not the subject.
+ablation() { bench "$1" --num-batches 0 --warmup-queries 200 "${@:2}"; }
+
+ablations_part() {
+	local edges switch w
+	title "ablations"
+	built index "$work/base.fbin"
+	# Without a cache every page looked at is a read.
+	built random "$work/base.fbin" --random-placement
+	for w in index random; do
+		ablation "placement-$w" -i "$work/$w" -g "$work/gt" --cache-gb 0 20 40 100
+	done
+	ablation entrance-medoid -g "$work/gt" --cache-gb 0 --from-medoid 20 40 100
+	ablation page-single -g "$work/gt" --cache-gb 0 --single-lists 20 40 100
+	for switch in "" --load-all --fixed-stages; do
+		ablation "casr-${switch:---window}" -g "$work/gt" $switch \
+			--warmup-queries 1000 40 100
+	done
+	for w in 90 99; do
+		ablation "casr---percentile-$w" -g "$work/gt" \
+			--casr-percentile-search $w --warmup-queries 1000 40 100
+	done
+	for w in 1 2 4 8 16; do
+		ablation "beam-$w" -g "$work/gt" --cache-gb 0 --beam-width $w 40 100
+	done
+	edges=$(find "$work/index" -name edges -exec stat -c %s {} +)
+	for switch in "" --plain-lru; do
+		bench "cache-${switch:---navis}" -g "$work/gt" "${moving[@]}" \
+			--cache-gb "$(gb_of $((edges / 4)))" $switch
+	done
+	drift_ablation
+	say "$(date +%T)   layouts"
+	ran "$bin/navis_layout" -i "$work/index" -q "$query" --insert-data "$data" \
+		--rows $((batches * batch)) --cache-shares 2,5,10,25 \
+		--json "$out/engine.jsonl"
+}
+
+# New rows from regions that the base lacks; every batch adds a tenth of it.
+drift_ablation() {
+	local more=$((drift / 10)) switch
+	title "drifting data"
+	[ -e "$work/drift.fbin" ] || ran "$bin/navis_convert" generate "$work/drift.fbin" \
+		--count $((drift + 5 * more)) --dim $dim --seed 43 --drift-from "$drift"
+	[ -e "$work/drift_query.fbin" ] || ran "$bin/navis_convert" generate \
+		"$work/drift_query.fbin" --count "$queries" --dim $dim --seed 43 \
+		--stream query
+	[ -e "$work/gtdrift_0.bin" ] || ran "$bin/navis_convert" batch-gt \
+		"$work/drift.fbin" "$work/drift_query.fbin" --index-npts "$drift" \
+		--total-npts $((drift + 5 * more)) --batch "$more" -o "$work/gtdrift"
+	built drift "$work/drift.fbin" --count "$drift"
+	for switch in "" --static-entrance; do
+		bench "drift-${switch:---dynamic}" -i "$work/drift" \
+			-q "$work/drift_query.fbin" -g "$work/gtdrift" \
+			--insert-data "$work/drift.fbin" --batch-size "$more" \
+			--num-batches 5 --search-L 20 "${cadence[@]}" $switch
+	done
+}
+
+# --- SQL ---------------------------------------------------------------------
+
+ask() { psql -XAtq -v ON_ERROR_STOP=1 "$@"; }
+
+# seconds SQL: by the server's clock.
+seconds() {
+	ask <<-SQL
+		SELECT clock_timestamp() AS begun \gset
+		$1;
+		SELECT round(extract(epoch FROM clock_timestamp() - :'begun'), 2);
+	SQL
+}
+
+# cell FILE ROW COLUMN: of a table that sql_bench printed, the row by its first
+# cell (or number: "#2").
+cell() {
+	awk -F' *[|] *' -v want="$2" -v name="$3" '
+		/^[|]/ && !head { for (i = 2; i < NF; i++) if ($i == name) c = i; head = 1; next }
+		/^[|][-: |]*$/ { next }
+		/^[|]/ { n++; if ($2 == want || want == "#" n) { print $c; exit } }' "$1"
+}
+
+# sql_fact METHOD SITUATION NAME VALUE [LIST]
+sql_fact() {
+	printf '{"kind": "sql", "method": "%s", "situation": "%s", "name": "%s", "value": %s, "L": %s}\n' \
+		"$1" "$2" "$3" "${4:-null}" "${5:-null}" >>"$out/sql.jsonl"
+}
+
+# Of each method: table, index, type, operator, what widens a search.
+describe() {
+	case $1 in
+		navis)
+			type=real setting=navis.search_list_size
+			create="CREATE INDEX navis_i ON navis_t USING navis (v)"
+			;;
+		hnsw)
+			type=vector setting=hnsw.ef_search
+			create="CREATE INDEX hnsw_i ON hnsw_t USING hnsw (v vector_l2_ops)"
+			;;
+	esac
+	table=$1_t index=$1_i
+}
+
+sql() { # NAME MODE OPTIONS...: the driver for the method at hand
+	local name=$1 mode=$2
+	shift 2
+	echo "\$ sql_bench $mode $table $(sed "s|$work|WORK|g; s|$data|DATA|g" <<<"$*")" \
+		>>"$out/log.txt"
+	"$bin/sql_bench" "$mode" "$table" --type "$type" "$@" >"$dir/$name" \
+		2>>"$out/log.txt" || { tail -n 2 "$out/log.txt" >&2; return 1; }
+	cat "$dir/$name" >>"$out/log.txt"
+}
+
+# field LIST NUMBER: of the table of searches.
+field() {
+	awk -F' *[|] *' -v l="$1" -v n="$2" '$2 == l { print $n; exit }' "$dir/found"
+}
+
+# sql_searches METHOD SITUATION TRUTH
+sql_searches() {
+	local list
+	sql found search --query "$query" --truth "$3" --index "$index" \
+		--sweep "$sql_sweep" --setting "$setting" --clients 1,2 --passes 1 ||
+		return 1
+	for list in ${sql_sweep//,/ }; do
+		sql_fact "$1" "$2" recall "$(cell "$dir/found" "$list" recall)" "$list"
+		sql_fact "$1" "$2" qps "$(cell "$dir/found" "$list" "QPS, 2 cl.")" "$list"
+		# The latency columns repeat; those of one client come first.
+		sql_fact "$1" "$2" p50_ms "$(field "$list" 5)" "$list"
+		sql_fact "$1" "$2" p99_ms "$(field "$list" 6)" "$list"
+	done
+}
+
+# sql_inserts METHOD SITUATION FIRST: one batch alone, by single-row INSERTs.
+sql_inserts() {
+	local linked=()
+	[ "$1" = navis ] && linked=(--index "$index")
+	sql inserted insert --base "$data" --first "$3" --rows "$batch" \
+		--method rows "${linked[@]}"
+	sql_fact "$1" "$2" insert_rate "$(cell "$dir/inserted" rows "rows/s linked")"
+}
+
+# sql_mixed METHOD SITUATION FIRST: searches beside a steady stream of rows.
+sql_mixed() {
+	local linked=() round
+	[ "$1" = navis ] && linked=(--index "$index")
+	sql mixed mixed --base "$data" --first "$3" --rows $((spare / 2)) \
+		--query "$query" "${linked[@]}" --sweep 100 --setting "$setting" \
+		--clients 2 --passes 1 --rate "$rate" --batch 1 --rounds 2
+	for round in 1 2; do
+		sql_fact "$1" "$2" qps_alone "$(cell "$dir/mixed" $round "QPS alone")"
+		sql_fact "$1" "$2" qps_beside "$(cell "$dir/mixed" $round "QPS beside")"
+		sql_fact "$1" "$2" p50_beside "$(cell "$dir/mixed" $round "p50 ms beside")"
+		sql_fact "$1" "$2" p99_beside "$(cell "$dir/mixed" $round "p99 ms beside")"
+		sql_fact "$1" "$2" rate_beside "$(cell "$dir/mixed" $round "rows/s inserted")"
+	done
+}
+
+sql_resident() { # METHOD
+	describe "$1"
+	say "$(date +%T)   $1: load and build"
+	sql loaded load --base "$work/base.fbin"
+	echo "\$ $create" >>"$out/log.txt"
+	sql_fact "$1" resident build_seconds "$(seconds "$create")"
+	sql_fact "$1" resident table_bytes "$(ask -c "SELECT pg_table_size('$table')")"
+	sql_fact "$1" resident index_bytes "$(index_bytes "$1")"
+	say "$(date +%T)   $1: search"
+	[ "$1" != navis ] || fact "navis reads by" \
+		"$(ask -F ', ' -c "SELECT io_method, simd FROM navis_index_info('$index')")"
+	sql_searches "$1" resident "$work/gt_0.bin"
+	say "$(date +%T)   $1: insert, delete, vacuum"
+	sql_inserts "$1" resident "$rows"
+	sql_searches "$1" inserted "$work/gt_$batch.bin"
+	sql_fact "$1" deleted seconds "$(seconds "DELETE FROM $table WHERE id < $batch")"
+	sql_fact "$1" deleted vacuum_seconds "$(seconds "VACUUM $table")"
+	sql_searches "$1" deleted "$work/gtd_$batch.bin"
+	say "$(date +%T)   $1: search beside insertion"
+	sql_mixed "$1" resident $((rows + batches * batch))
+}
+
+index_bytes() {
+	if [ "$1" = navis ]; then
+		ask -c "SELECT edge_bytes + vector_bytes + state_bytes +
+			pg_relation_size('$index') FROM navis_index_info('$index')"
+	else
+		ask -c "SELECT pg_relation_size('$index')"
+	fi
+}
+
+sql_limited() { # METHOD
+	describe "$1"
+	say "$(date +%T)   $1 under the limit"
+	sql_searches "$1" limited "$work/gtd_$batch.bin" &&
+		sql_mixed "$1" limited $((rows + batches * batch + spare / 2))
+}
+
+# Server and peers within a quarter of table and index; at least 48 MB, which
+# processes and shared memory need whatever the rows.
+sql_under_limit() {
+	local bytes all method note
+	[ -z "$no_limit" ] || return 0
+	for method in "${methods[@]}"; do
+		describe "$method"
+		all=$(($(ask -c "SELECT pg_table_size('$table')") + $(index_bytes "$method")))
+		bytes=$((all / 4 > 48000000 ? all / 4 : 48000000))
+		note="$((bytes / 1000000)) MB, $((bytes * 100 / all)) % of table and index"
+		if ! limit_begin sql "$bytes"; then
+			fact "server's memory limit" "none: control groups cannot be used here"
+			return 0
+		fi
+		ask -c "ALTER SYSTEM SET shared_buffers = '$((bytes / 8 / 1048576))MB'"
+		ask -c "ALTER SYSTEM SET navis.cache_size = '$((bytes / 16 / 1048576))MB'"
+		stop_server "$dir"
+		forget_cached "$dir/data"
+		limited restart_server "$dir" 2>/dev/null
+		if sql_limited "$method"; then
+			note+=", used at most $(($(limit_peak) / 1000000)) MB, page cache included; shared_buffers an eighth of it, navis.cache_size a sixteenth"
+		else
+			note+=": the run failed"
+		fi
+		fact "memory limit of the server with $method" "$note"
+		ask -c "ALTER SYSTEM RESET ALL" || true
+		stop_server "$dir"
+		limit_end
+		restart_server "$dir" 2>/dev/null
+	done
+}
+
+sql_part() {
+	local method settings
+	title "SQL"
+	settings=("shared_buffers = 2GB" "max_wal_size = 16GB"
+		"maintenance_work_mem = 2GB" "max_parallel_maintenance_workers = 1"
+		"navis.build_threads = 2" "navis.cache_size = 256MB" "autovacuum = off")
+	fact "server's settings" "$(printf '%s; ' "${settings[@]}")"
+	start_server "$dir" "${settings[@]}"
+	server=1
+	ask -c "CREATE EXTENSION navis"
+	methods=(navis)
+	if [ -n "$pgvector" ]; then
+		mkdir -p "$dir/pgvector"
+		(cd "$pgvector" && tar cf - --exclude=./.git .) |
+			tar xf - -C "$dir/pgvector"
+		make -C "$dir/pgvector" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" >&2
+		as_root make -C "$dir/pgvector" -s install PG_CONFIG="$PG_CONFIG" >/dev/null
+		ask -c "CREATE EXTENSION vector"
+		methods+=(hnsw)
+	fi
+	for method in "${methods[@]}"; do
+		sql_resident "$method"
+	done
+	sql_under_limit
+	stop_server "$dir"
+	server=
+}
+
+# --- the run -----------------------------------------------------------------
+
+begun=$(date +%s)
+facts
+make_data
+moving=(--insert-data "$data" --batch-size "$batch" --num-batches "$batches"
+	"${cadence[@]}")
+if part engine; then engine_part; fi
+if part sql; then sql_part; fi
+if part ablations; then ablations_part; fi
+fact "load after" "$(cut -d' ' -f1-3 /proc/loadavg)"
+fact duration "$((($(date +%s) - begun) / 60)) minutes"
+title "report"
+python=/usr/bin/python3 # Debian's, which has the package
+[ -x $python ] || python=python3
+$python "$top/bench/plot.py" "$out"
+say "$(date +%T) report: $out/report.md"
