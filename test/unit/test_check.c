@@ -423,7 +423,6 @@ main(void)
 		check_test(test_sound),
 		check_test(test_not_open),
 		check_test(test_beside_work),
-#ifndef __SANITIZE_THREAD__ /* one thread */
 		check_test(test_damaged_list),
 		check_test(test_damaged_vector),
 		check_test(test_short_vector_file),
@@ -435,7 +434,6 @@ main(void)
 		check_test(test_space),
 		check_test(test_entries),
 		check_test(test_condemn),
-#endif
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
