@@ -19,7 +19,7 @@
 #define OPENING_CHANGES 12 /* and a few less that opening takes */
 #define STATES 3           /* states looked at after one power failure */
 #define MAX_SNAPSHOTS 64   /* roots that are remembered */
-#define SEARCH_LIST 64
+#define SEARCH_LIST 250
 #define MAX_DEGREE 12u
 
 /* --- What the model knows --- */
@@ -977,7 +977,7 @@ set_faults(world *w)
 	sim_faults f = {0};
 
 	if (w->kind == SIM_ERRORS)
-		f = (sim_faults){.read_error = pick(w, 3) == 0 ? 100 : 0,
+		f = (sim_faults){.read_error = pick(w, 3) == 0 ? 400 : 0,
 						 .write_error = pick(w, 3) == 0 ? 500 : 0,
 						 .sync_error = pick(w, 3) == 0 ? 3000 : 0,
 						 .no_space = pick(w, 2) == 0 ? 1000 : 0,
