@@ -85,7 +85,7 @@ print_counts(void)
 static bool
 most_are_found(void)
 {
-	return counts.unfound * 500 <= counts.searches;
+	return counts.unfound <= 1 + counts.searches / 500;
 }
 
 static void
