@@ -220,3 +220,12 @@ COMMENT ON VIEW navis_stat_worker IS
   'the navis engine: state, memory, cache, and totals since it started';
 
 GRANT SELECT ON navis_stat_indexes, navis_stat_worker TO PUBLIC;
+
+CREATE FUNCTION navis_check(
+  index regclass, repair bool DEFAULT false,
+  OUT severity text, OUT kind text, OUT element int8, OUT vertex int8,
+  OUT detail text, OUT repaired bool
+) RETURNS SETOF record
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION navis_check(regclass, bool) IS
+  'compares a navis index with its table and looks for damage: a row for every problem';

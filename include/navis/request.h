@@ -62,7 +62,8 @@ typedef enum nv_request_kind
 	NV_REQ_FOLLOWED,
 	NV_REQ_RESERVE,
 	NV_REQ_TOTALS,
-	NV_REQ_CONSOLIDATE
+	NV_REQ_CONSOLIDATE,
+	NV_REQ_CHECK
 } nv_request_kind;
 
 #define NV_REQUEST_DATA 65536 /* bytes of payload, in and out */
@@ -498,6 +499,56 @@ typedef struct nv_bucket_info
 	uint32_t unused;
 } nv_bucket_info;
 
+/*
+ * CHECK: looks through one part of what the engine holds of an index, beside
+ * everything else that goes on, and tells what must not be.  NV_ENOENT: the
+ * index is not open.  A part is asked for again with from = next until that is
+ * UINT64_MAX.  Without a graph all parts but ENTRIES are done at once.
+ */
+typedef enum nv_check_part
+{
+	NV_CHECK_STATE,    /* the published root on disk, all its checksums */
+	NV_CHECK_LISTS,    /* slots, bounds, ids that occur twice, dangling edges */
+	NV_CHECK_VECTORS,  /* records against the hashes of the map */
+	NV_CHECK_ELEMENTS, /* elements and vertices name each other; counts */
+	NV_CHECK_EQUAL,    /* equal vectors are one vertex */
+	NV_CHECK_REACH,    /* live vertices can be reached from the entrance */
+	NV_CHECK_SPACE,    /* every slot and page is used or free, not both */
+	NV_CHECK_PARTS,    /* number of the above; data = problems */
+	NV_CHECK_ENTRIES,  /* data = n nv_journal_entry; out: n ids it has not got */
+	NV_CHECK_NAMED,    /* out: n nv_journal_entry, what the graph has */
+	NV_CHECK_CONDEMN   /* the graph is damaged: to be built again */
+} nv_check_part;
+
+typedef struct nv_req_check
+{
+	/* in */
+	uint32_t part;
+	uint64_t from; /* 0 first */
+	/* in and out */
+	uint32_t n; /* in data */
+	/* out */
+	uint32_t state;   /* nv_index_state */
+	uint32_t unlisted; /* problems that found no room in data */
+	uint32_t has_graph;
+	uint64_t next;    /* where to go on; UINT64_MAX: the part is done */
+	uint64_t checked; /* things looked at */
+} nv_req_check;
+
+#define NV_PROBLEM_DETAIL 108
+
+/* What CHECK found. */
+typedef struct nv_problem
+{
+	uint32_t warning; /* 1: costs recall or space, no answer is wrong */
+	uint32_t part;    /* nv_check_part */
+	uint32_t vertex;  /* UINT32_MAX: none */
+	uint32_t element; /* UINT32_MAX: none */
+	char detail[NV_PROBLEM_DETAIL];
+} nv_problem;
+
+#define NV_MAX_PROBLEMS (NV_REQUEST_DATA / sizeof(nv_problem))
+
 typedef struct nv_request
 {
 	_Atomic uint32_t state;
@@ -527,6 +578,7 @@ typedef struct nv_request
 		nv_req_info info;
 		nv_req_totals totals;
 		nv_req_consolidate consolidate;
+		nv_req_check check;
 	} u;
 	char detail[NV_DETAIL_SIZE];
 	_Alignas(64) uint8_t data[NV_REQUEST_DATA];

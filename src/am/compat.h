@@ -5,9 +5,11 @@
 #ifndef NAVIS_COMPAT_H
 #define NAVIS_COMPAT_H
 
+#include "catalog/pg_class.h"
 #include "commands/vacuum.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -56,6 +58,17 @@ navis_test_old_snapshot(Relation rel, Page page)
 #if PG_VERSION_NUM < 170000
 	if (old_snapshot_threshold >= 0 && ActiveSnapshotSet())
 		TestForOldSnapshot(GetActiveSnapshot(), rel, page);
+#endif
+}
+
+/* 16 has one function for the owners of all kinds of objects. */
+static inline bool
+navis_relation_owner(Oid relation, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(RelationRelationId, relation, role);
+#else
+	return pg_class_ownercheck(relation, role);
 #endif
 }
 

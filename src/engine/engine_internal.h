@@ -533,6 +533,10 @@ extern nv_status nv_calibrate(nv_body *body, const nv_view *view, int bucket,
 							  void *cancel_arg, _Atomic uint64_t *done,
 							  nv_error *err);
 
+/* --- check.c --- */
+
+extern void nv_job_check(nv_engine *engine, nv_job *job);
+
 /* --- insert.c --- */
 
 extern void *nv_inserter_main(void *arg);

@@ -443,6 +443,8 @@ static void (*job_of(uint32_t kind))(nv_engine *, nv_job *)
 			return checkpoint_job;
 		case NV_REQ_DROP:
 			return drop_job;
+		case NV_REQ_CHECK:
+			return nv_job_check;
 		default:
 			return NULL;
 	}

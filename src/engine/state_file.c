@@ -21,8 +21,8 @@ static const uint8_t root_magic[8] = {'n', 'a', 'v', 'i', 's', 's', 't', 0};
 _Static_assert(sizeof(nv_root) == NV_BLOCK, "a root is one block");
 _Static_assert(offsetof(nv_root, table) == 168, "a root has no holes");
 
-static uint32_t
-root_crc(const nv_root *root)
+uint32_t
+nv_root_crc(const nv_root *root)
 {
 	nv_root copy = *root;
 
@@ -341,7 +341,7 @@ nv_state_publish(nv_store *store, const nv_root *root, nv_error *err)
 	if (out == NULL)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for a root");
 	*out = *root;
-	out->crc = root_crc(root);
+	out->crc = nv_root_crc(root);
 	status = nv_file_write(state->file, out, sizeof(*out),
 						   (uint64_t) block * NV_SEGMENT, err);
 	free(out);
@@ -694,7 +694,7 @@ read_root(nv_store *store, const nv_key *key, uint32_t i, nv_root *root,
 		return nv_fail(err, NV_ENOENT, 0, "\"%s\" holds no checkpoint",
 					   nv_file_path(store->state.file));
 	if (memcmp(root->magic, root_magic, sizeof(root_magic)) != 0 ||
-		root->crc != root_crc(root))
+		root->crc != nv_root_crc(root))
 		return nv_fail(err, NV_ECORRUPT, 0,
 					   "root %u of \"%s\" does not match its checksum", i,
 					   nv_file_path(store->state.file));

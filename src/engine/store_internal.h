@@ -348,6 +348,8 @@ extern nv_status nv_state_save(nv_store *store, const nv_cut *cut,
 extern nv_status nv_state_publish(nv_store *store, const nv_root *root,
 								  nv_error *err);
 
+/* Of a root, its own field taken as 0. */
+extern uint32_t nv_root_crc(const nv_root *root);
 extern nv_blob_data *nv_blob_alloc(size_t len);
 extern void nv_blob_drop(nv_blob_data *blob);
 

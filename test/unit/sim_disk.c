@@ -629,6 +629,7 @@ typedef struct outcome
 	uint64_t random;
 	uint64_t until;     /* of SIM_PREFIX: the first change that is not there */
 	uint32_t in_65536;  /* what is there, of SIM_SECTORS and SIM_WRITES */
+	bool shorn;         /* torn sectors of the file at hand are lost, too */
 	bool file_survives; /* of SIM_FILES, for the file at hand */
 } outcome;
 
@@ -672,6 +673,17 @@ sector_survives(outcome *o, uint64_t number)
 	return true;
 }
 
+/* A sector under the disk's head when power failed reads as nothing sensible.
+ */
+static void
+scramble(outcome *o, image *img, uint64_t offset, uint64_t len)
+{
+	if (offset + len > img->size)
+		resize(img, offset + len);
+	for (uint64_t i = 0; i < len; i++)
+		img->bytes[offset + i] = (uint8_t) nv_random(&o->random);
+}
+
 /* A sector of a file: [*from, *from + len) of a change, by disk sectors. */
 static uint64_t
 sector_len(const change *c, uint64_t from)
@@ -710,6 +722,8 @@ crash_file(outcome *o, const inode *from, inode *to)
 	copy_image(&to->durable, &from->durable);
 	o->in_65536 = 4096 + (uint32_t) nv_random_below(&o->random, 57344);
 	o->file_survives = nv_random_below(&o->random, 2) == 0;
+	o->shorn = o->policy == SIM_PREFIX && strstr(from->path, "state") != NULL &&
+			   nv_random_below(&o->random, 2) == 0;
 	size = choose_size(o, from);
 	order = must(malloc((n + 1) * sizeof(*order)));
 	for (size_t i = 0; i < n; i++)
@@ -741,6 +755,8 @@ crash_file(outcome *o, const inode *from, inode *to)
 			len = sector_len(c, at);
 			if (sector_survives(o, c->number))
 				apply(&to->durable, c, at, len);
+			else if (o->shorn)
+				scramble(o, &to->durable, c->offset + at, len);
 		}
 	}
 	free(order);
@@ -854,7 +870,8 @@ sim_disk_copy(const sim_disk *disk, uint64_t seed)
 }
 
 void
-sim_disk_flip(sim_disk *disk, const char *name, uint32_t bits, uint64_t seed)
+sim_disk_flip(sim_disk *disk, const char *name, uint64_t below, uint32_t bits,
+			  uint64_t seed)
 {
 	uint64_t random = nv_random_seed(seed);
 
@@ -865,7 +882,8 @@ sim_disk_flip(sim_disk *disk, const char *name, uint32_t bits, uint64_t seed)
 			continue;
 		for (uint32_t i = 0; i < bits; i++)
 		{
-			uint64_t at = nv_random_below(&random, node->now.size);
+			uint64_t at =
+				nv_random_below(&random, NV_MIN(node->now.size, below));
 			uint8_t bit = (uint8_t) (1 << nv_random_below(&random, 8));
 
 			node->now.bytes[at] ^= bit;

@@ -8,7 +8,9 @@
  * after its sync, a name after the sync of its directory.  Of what was written
  * since, any sectors of 512 bytes may be there, in any order, and the size may
  * be any it had meanwhile.  A name may stand for anything it stood for since.
- * Space that was never written may hold anything where the test says so.
+ * Space that was never written may hold anything where the test says so.  The
+ * state file must also bear that the sectors of its last write are lost with
+ * what they held before: roots are written in turn.
  *
  * One thread.  Everything random follows from the seeds that are given.
  */
@@ -64,7 +66,7 @@ typedef enum sim_policy
 	SIM_EVERYTHING,
 	SIM_SECTORS, /* each sector of each write, or not */
 	SIM_WRITES,  /* each write, or not */
-	SIM_PREFIX,  /* everything up to some moment, the last write torn */
+	SIM_PREFIX,  /* up to some moment; the last write torn, a root shorn */
 	SIM_FILES,   /* all of some files, nothing of the others */
 	SIM_POLICIES
 } sim_policy;
@@ -72,9 +74,11 @@ typedef enum sim_policy
 /* A disk in a state possible after power failed now; the old one stays. */
 extern sim_disk *sim_disk_crash(const sim_disk *disk, sim_policy policy,
 								bool garbage, uint64_t seed);
-/* Flips `bits` random bits of files whose path contains `name`. */
-extern void sim_disk_flip(sim_disk *disk, const char *name, uint32_t bits,
-						  uint64_t seed);
+/*
+ * Flips `bits` random bits below an offset of files whose path contains `name`.
+ */
+extern void sim_disk_flip(sim_disk *disk, const char *name, uint64_t below,
+						  uint32_t bits, uint64_t seed);
 /* Everything so far is durable; the same content with its own future. */
 extern sim_disk *sim_disk_copy(const sim_disk *disk, uint64_t seed);
 

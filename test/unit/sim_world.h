@@ -27,7 +27,8 @@ typedef enum sim_kind
 typedef struct sim_counts
 {
 	uint64_t lives, crashes, kills, states, checkpoints, inserts, deletes,
-		links, searches, faults, refused, fallbacks, rebuilt, changes;
+		links, searches, faults, refused, fallbacks, unreachable, unfound,
+		changes;
 } sim_counts;
 
 /* A sidecar that was built and published, and the vectors it is made of. */

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -32,6 +33,8 @@
 #define SEEDS 200
 #define POINTS 150
 #endif
+
+#define SECONDS_A_SEED 120
 
 /* Vectors of many a sector, and of more than one sector; both alignments. */
 static const struct
@@ -55,6 +58,7 @@ base_of(uint64_t seed)
 static bool
 run_seed(uint64_t seed, uint64_t power_off_at, char *why)
 {
+	alarm(SECONDS_A_SEED); /* one that hangs ends the program */
 	return sim_run(base_of(seed), (sim_kind) (seed % SIM_KINDS), seed,
 				   power_off_at, &counts, why);
 }
@@ -66,11 +70,22 @@ print_counts(void)
 		   " kills, %" PRIu64 " states compared, %" PRIu64 " changes, %" PRIu64
 		   " faults, %" PRIu64 " checkpoints, %" PRIu64 " inserts, %" PRIu64
 		   " links, %" PRIu64 " deletes, %" PRIu64 " searches, %" PRIu64
-		   " times older root, %" PRIu64 " refused\n",
+		   " of them without success, %" PRIu64 " times older root, %" PRIu64
+		   " refused, %" PRIu64 " rows out of reach\n",
 		   counts.lives, counts.crashes, counts.kills, counts.states,
 		   counts.changes, counts.faults, counts.checkpoints, counts.inserts,
-		   counts.links, counts.deletes, counts.searches, counts.fallbacks,
-		   counts.refused);
+		   counts.links, counts.deletes, counts.searches, counts.unfound,
+		   counts.fallbacks, counts.refused, counts.unreachable);
+}
+
+/*
+ * With a frontier of a quarter of the graph; a few rows in ten thousand are out
+ * of reach (lists of 12, in a graph that changes all the time).
+ */
+static bool
+most_are_found(void)
+{
+	return counts.unfound <= 1 + counts.searches / 500;
 }
 
 static void
@@ -87,6 +102,7 @@ test_seeds(void **state)
 	assert_true(counts.crashes >= SEEDS && counts.kills >= SEEDS / 4);
 	assert_true(counts.checkpoints >= 2 * SEEDS && counts.links >= 10 * SEEDS);
 	assert_true(counts.states >= 5 * counts.crashes / 2);
+	assert_true(most_are_found());
 	assert_true(counts.faults > SEEDS / 10 && counts.refused > 0);
 }
 
@@ -126,7 +142,11 @@ run_seeds(uint64_t first, uint64_t n)
 		}
 	print_counts();
 	(void) free_bases(NULL);
-	return failures == 0 ? 0 : 1;
+	if (!most_are_found())
+		printf("seed %" PRIu64 " and following failed: searches miss too "
+			   "much\n",
+			   first);
+	return failures == 0 && most_are_found() ? 0 : 1;
 }
 
 int

@@ -1,0 +1,171 @@
+# navis_check: a sound index has no problems, also under load, on a standby and
+# without an engine; each kind of damage is told; repair mends it.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use NavisTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# Pages are read from the file; no helper whose transactions hold VACUUM back.
+my $node = new_node('check', conf => <<CONF);
+navis.cache_size = 0
+navis.collect_interval = 3600
+max_wal_senders = 5
+hot_standby = on
+CONF
+$node->append_conf('pg_hba.conf', "local replication all trust\n");
+$node->start;
+make_helpers($node);
+load_words($node, 'words', 3000);
+my $with = 'WITH (max_degree = 32, build_list_size = 48, pq_bytes = 32)';
+$node->safe_psql('postgres', "CREATE INDEX words_v ON words USING navis (v) $with");
+my $oid = $node->safe_psql('postgres', "SELECT 'words_v'::regclass::oid");
+my $columns = "severity, kind, element IS NOT NULL, vertex IS NOT NULL, detail, repaired";
+
+# Problems but for rows out of reach of the entrance: those cost recall only.
+sub problems
+{
+	my ($repair, $on) = @_;
+
+	return ($on // $node)->safe_psql('postgres',
+		"SELECT $columns FROM navis_check('words_v', $repair) WHERE kind <> 'reach'");
+}
+
+sub kinds
+{
+	return $node->safe_psql('postgres',
+		"SELECT DISTINCT severity, kind FROM navis_check('words_v') WHERE kind <> 'reach' ORDER BY 2");
+}
+
+# Overwrites n bytes of a file of the newest graph.
+sub spoil
+{
+	my ($file, $at, $n) = @_;
+	my ($dir) = reverse glob(sidecar_of($node, $oid) . '/g*');
+
+	open my $f, '+<', "$dir/$file" or die "$dir/$file: $!";
+	binmode $f;
+	seek $f, $at, 0;
+	print $f join '', map { chr(int(rand(256))) } 1 .. $n;
+	close $f or die $!;
+	return;
+}
+
+# --- sound
+is($node->safe_psql('postgres', "SELECT * FROM navis_check('words_v')"), '', 'a new index has no problems');
+$node->safe_psql('postgres', <<SQL);
+INSERT INTO words SELECT id + 10000, word, v FROM words WHERE id % 10 = 0;
+INSERT INTO words VALUES (20001, 'none', NULL);
+UPDATE words SET v = (SELECT array_agg(x + 0.5) FROM unnest(v) x) WHERE id % 7 = 0;
+UPDATE words SET word = word || '!' WHERE id % 11 = 0;
+DELETE FROM words WHERE id % 13 = 0;
+BEGIN; INSERT INTO words SELECT id + 30000, word, v FROM words WHERE id % 17 = 0; ROLLBACK;
+SQL
+is(problems('false'), '', 'none after changes');
+vacuum($node, 'words', 'words_v');
+is(problems('false'), '', 'none after VACUUM');
+is(problems('true'), '', 'nothing to be repaired');
+
+# --- beside writers
+my $writer = session($node);
+$writer->query_until(qr/go/, <<SQL);
+\\echo go
+DO \$\$ BEGIN FOR i IN 1 .. 40 LOOP
+  INSERT INTO words SELECT 40000 + i * 100 + n, 'w', (SELECT array_agg(x + i) FROM unnest(v) x) FROM words, generate_series(1, 20) n WHERE id = 1;
+  DELETE FROM words WHERE id IN (40000 + i * 100 - 90, 40000 + i * 100 - 95);
+  COMMIT;
+END LOOP; END \$\$;
+SQL
+is(problems('false'), '', "none beside a writer, look $_") for 1 .. 5;
+$writer->quit;
+is(problems('false'), '', 'none afterwards');
+
+# --- who may, and what
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM navis_check('words_pkey')");
+like($err, qr/ERROR:  "words_pkey" is not a navis index/, 'not a navis index');
+($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM navis_check('words')");
+like($err, qr/ERROR:  "words" is not a navis index/, 'not an index');
+($rc, $out, $err) = $node->psql('postgres', "CREATE ROLE other; SET ROLE other; SELECT * FROM navis_check('words_v')");
+like($err, qr/ERROR:  must be owner of index words_v/, 'only the owner');
+($rc, $out, $err) = $node->psql('postgres', "BEGIN READ ONLY; SELECT * FROM navis_check('words_v', true)");
+like($err, qr/ERROR:  cannot execute navis_check\(\) with repair in a read-only transaction/, 'no repair in a read-only transaction');
+
+# An expression is evaluated as the table's owner.
+$node->safe_psql('postgres', <<SQL);
+CREATE ROLE owner;
+GRANT CREATE ON SCHEMA public TO owner;
+CREATE TABLE others (id int, v real[]);
+ALTER TABLE others OWNER TO owner;
+CREATE FUNCTION me(real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql AS
+  'BEGIN IF current_user <> ''owner'' THEN RAISE ''run as %'', current_user; END IF; RETURN \$1; END';
+SET ROLE owner;
+INSERT INTO others SELECT i, ARRAY[i, 1, 2]::real[] FROM generate_series(1, 50) i;
+CREATE INDEX others_v ON others USING navis (me(v)) WHERE id > 10;
+SQL
+is($node->safe_psql('postgres', "SELECT * FROM navis_check('others_v')"), '', 'expressions and predicates, as the owner');
+
+# --- the journal
+# Rows that were written while the index was not looked at have no entry.
+$node->safe_psql('postgres', <<SQL);
+UPDATE pg_index SET indisready = false WHERE indexrelid = 'words_v'::regclass;
+INSERT INTO words SELECT 60000 + id, word, v FROM words WHERE id IN (1, 2, 3);
+UPDATE pg_index SET indisready = true WHERE indexrelid = 'words_v'::regclass;
+SQL
+like(problems('false'), qr/^(error\|journal\|f\|f\|row \(\d+,\d+\) of the table has no entry\|f\n?){3}$/, 'rows without entries');
+like(problems('true'), qr/^(error\|journal\|f\|f\|row \(\d+,\d+\) of the table has no entry\|t\n?){3}$/, 'they are entered');
+is(problems('false'), '', 'and have entries then');
+my ($scan, $mode) = complete_scan($node, 'words', '(SELECT v FROM words WHERE id = 1)');
+is($scan, table_rows($node, 'words', '(SELECT v FROM words WHERE id = 1)'), 'a scan finds all');
+
+# Entries of rows that VACUUM removed meanwhile lead nowhere.
+vacuum($node, 'words', 'words_v');
+$node->safe_psql('postgres', 'DELETE FROM words WHERE id IN (60001, 60002)');
+$node->safe_psql('postgres', "UPDATE pg_index SET indisready = false WHERE indexrelid = 'words_v'::regclass");
+$node->safe_psql('postgres', 'VACUUM (INDEX_CLEANUP on) words');
+$node->safe_psql('postgres', "UPDATE pg_index SET indisready = true WHERE indexrelid = 'words_v'::regclass");
+like(problems('false'), qr/^(error\|journal\|t\|f\|entry of row \(\d+,\d+\), where there is none; REINDEX\|f\n?){2}$/, 'entries without rows');
+$node->safe_psql('postgres', 'REINDEX INDEX words_v');
+is(problems('false'), '', 'REINDEX makes it good');
+
+# --- damage
+$node->safe_psql('postgres', 'CHECKPOINT');
+for my $case (
+	[ 'edges', 4096 * 2, 8192, 'list' ],
+	[ 'vectors', 51200, 20000, 'vector' ],
+	[ 'state', 65536 * 2 + 100, 4000, 'state' ])
+{
+	my ($file, $at, $n, $kind) = @$case;
+
+	spoil($file, $at, $n);
+	is(kinds(), "error|$kind", "$file: damage is told, nothing else");
+	like(problems('true'), qr/^error\|$kind\|.*\|t$/m, "$file: it is mended");
+	ok(wait_until(sub { return problems('false') eq '' }), "$file: built again, no problems");
+	ok(wait_ready($node, 'words_v'), "$file: and usable");
+	($scan, $mode) = complete_scan($node, 'words', '(SELECT v FROM words WHERE id = 1)');
+	is($scan, table_rows($node, 'words', '(SELECT v FROM words WHERE id = 1)'), "$file: a scan finds all");
+	like($mode, qr/^graph/, "$file: from the graph");
+}
+
+# --- elsewhere
+$node->backup('copy');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'copy', has_streaming => 1);
+$standby->start;
+$node->safe_psql('postgres', 'DELETE FROM words WHERE id % 19 = 0');
+vacuum($node, 'words', 'words_v');
+$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
+ok(wait_ready($standby, 'words_v'), 'a standby uses the index');
+is(problems('false', $standby), '', 'no problems there');
+($rc, $out, $err) = $standby->psql('postgres', "SELECT * FROM navis_check('words_v', true)");
+like($err, qr/ERROR:  cannot repair an index during recovery/, 'nothing is repaired there');
+$standby->stop;
+
+$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+$node->restart;
+like(problems('false'), qr/^warning\|engine\|f\|f\|there is no engine.*\|f$/, 'without an engine: journal and table are compared');
+$node->stop;
+done_testing();
