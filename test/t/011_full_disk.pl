@@ -48,10 +48,10 @@ $node->safe_psql('postgres', 'CREATE INDEX words_v ON words USING navis (v) WITH
 sub leave_free
 {
 	my ($kilobytes) = @_;
-	my ($free) = `df -k --output=avail $disk` =~ /(\d+)/;
 
 	unlink "$disk/filler";
 	return if !defined $kilobytes;
+	my ($free) = `df -k --output=avail $disk` =~ /(\d+)/;
 	system('fallocate', '-l', ($free - $kilobytes) . 'KiB', "$disk/filler") == 0 or die 'fallocate';
 	return;
 }
