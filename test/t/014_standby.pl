@@ -78,6 +78,12 @@ catch_up($standby);
 ok(wait_ready($standby, 'words_v'), 'the standby has a graph');
 is(answers($standby, 'words', 'queries', 10), answers($primary, 'words', 'queries', 10),
 	'it answers as the primary does, from the graph');
+$primary->safe_psql('postgres', 'CREATE UNLOGGED TABLE unlogged (v real[]); CREATE INDEX unlogged_v ON unlogged USING navis (v)');
+catch_up($standby);
+is($standby->safe_psql('postgres', 'SELECT indexrelname, state, searches > 0, vertices FROM navis_stat_indexes ORDER BY 1'),
+	"unlogged_v|not readable||\nwords_v|ready|t|3000", 'its statistics can be read');
+is($standby->safe_psql('postgres', 'SELECT state, searches > 0 FROM navis_stat_worker'), 'running|t', 'and those of its engine');
+$primary->safe_psql('postgres', 'DROP TABLE unlogged');
 
 # Inserts, in a session that has searched before and in new ones.
 my $open = session($standby);
