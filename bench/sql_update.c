@@ -409,9 +409,10 @@ sb_run_mixed(bench *b)
 		sb_prepare(b, &b->connections[b->n_connections]);
 	set_list(b);
 	bench_run_clients(clients, b->query.n, 2, sb_ask, b); /* warm-up */
-	printf("| round | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms "
-		   "beside | ratio of p50 | rows/s inserted | QPS alone | QPS beside |\n"
-		   "|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+	printf(
+		"| round | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms "
+		"beside | ratio of p50 | rows/s inserted | QPS alone | QPS beside |\n"
+		"|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
 	for (uint32_t i = 0; i < b->o.rounds; i++)
 	{
 		bench_speed alone, with;

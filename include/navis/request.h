@@ -515,9 +515,9 @@ typedef enum nv_check_part
 	NV_CHECK_REACH,    /* live vertices can be reached from the entrance */
 	NV_CHECK_SPACE,    /* every slot and page is used or free, not both */
 	NV_CHECK_PARTS,    /* number of the above; data = problems */
-	NV_CHECK_ENTRIES,  /* data = n nv_journal_entry; out: n ids it has not got */
-	NV_CHECK_NAMED,    /* out: n nv_journal_entry, what the graph has */
-	NV_CHECK_CONDEMN   /* the graph is damaged: to be built again */
+	NV_CHECK_ENTRIES, /* data = n nv_journal_entry; out: n ids it has not got */
+	NV_CHECK_NAMED,   /* out: n nv_journal_entry, what the graph has */
+	NV_CHECK_CONDEMN  /* the graph is damaged: to be built again */
 } nv_check_part;
 
 typedef struct nv_req_check
@@ -528,7 +528,7 @@ typedef struct nv_req_check
 	/* in and out */
 	uint32_t n; /* in data */
 	/* out */
-	uint32_t state;   /* nv_index_state */
+	uint32_t state;    /* nv_index_state */
 	uint32_t unlisted; /* problems that found no room in data */
 	uint32_t has_graph;
 	uint64_t next;    /* where to go on; UINT64_MAX: the part is done */
