@@ -540,7 +540,9 @@ decide(nv_index *index)
 		{
 			bool backlog = v.pending >= wanted;
 
-			if (wanted * v.row_bytes < engine->config.pending_memory)
+			/* Beside a graph, only what leaves room for others. */
+			if (wanted * v.row_bytes * (index->body != NULL ? 2 : 1) <
+				engine->config.pending_memory)
 				renewal = NV_RENEWAL_BACKLOG;
 			if (backlog && better_later(index, &v))
 				renewal = NV_RENEWAL_DUE;
