@@ -117,13 +117,16 @@ nv_store_free_vertex(nv_store *store, uint32_t vertex, nv_error *err)
 	nv_vectors *vectors = &store->vectors;
 	uint64_t death = 0;
 	nv_status status;
-	bool room;
+	bool room, held;
 
 	pthread_mutex_lock(&vectors->lock);
+	held = nv_id_held(vectors, vertex);
 	room = make_room(vectors, vertex);
 	if (room)
 		set_held(vectors, vertex, true);
 	pthread_mutex_unlock(&vectors->lock);
+	if (held)
+		return nv_fail(err, NV_EINVAL, 0, "vertex %u is free already", vertex);
 	if (!room)
 		return no_memory(err);
 	status = nv_store_drop_list(store, vertex, &death, err);

@@ -190,6 +190,9 @@ length_with(const nv_store *store, unit_shape shape, uint64_t rows)
 {
 	uint64_t units = rows / shape.records + 1 + NV_MAX_WRITERS;
 
+	/* Each unit in the stack has an unused id at least. */
+	units -= NV_MIN(store->vectors.free_count,
+					shape.records == 1 ? rows : rows / shape.records);
 	return (store->vectors.next_unit + units) * shape.bytes;
 }
 

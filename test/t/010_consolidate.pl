@@ -62,8 +62,7 @@ SQL
 $node->safe_psql('postgres', 'DELETE FROM words WHERE id <= 100; VACUUM (INDEX_CLEANUP on) words;');
 is(info('vertices, deleted_vertices, consolidations'), "$n|100|0", '1: VACUUM leaves dead vertices in the graph');
 $node->safe_psql('postgres', 'ALTER INDEX words_v SET (consolidate_threshold = 0.01)');
-my ($rc, $out, $err) = $node->psql('postgres', 'VACUUM (VERBOSE, INDEX_CLEANUP on) words');
-like($err, qr/index "words_v": took 100 vertices without rows out of the graph/, 'VACUUM (VERBOSE) tells');
+$node->safe_psql('postgres', 'VACUUM (INDEX_CLEANUP on) words');
 is(info('vertices, deleted_vertices, freed_vertices, consolidating'), ($n - 100) . '|0|100|f', '0.01: it takes them out');
 $node->safe_psql('postgres', 'INSERT INTO words SELECT id, v FROM kept WHERE id <= 100');
 all_linked();
@@ -116,17 +115,17 @@ is(info('deleted_vertices'), 0, 'and they are gone');
 $node->safe_psql('postgres', "INSERT INTO words SELECT id, v FROM kept WHERE id < $first + 200");
 all_linked();
 my $cancelled = 0;
-for my $ms (1, 2, 5, 10, 20, 40)
+for my $ms (2, 10, 40, 100, 250)
 {
 	$node->safe_psql('postgres', "DELETE FROM words WHERE id IN (SELECT id FROM words ORDER BY id LIMIT 150)");
-	($rc, $out, $err) = $node->psql('postgres', "SET statement_timeout = $ms; VACUUM (INDEX_CLEANUP on) words;");
+	my ($rc, $out, $err) = $node->psql('postgres', "SET statement_timeout = $ms; VACUUM (INDEX_CLEANUP on) words;");
 	$cancelled += $rc != 0;
 	is($node->safe_psql('postgres', <<SQL), '0', "cancelled after $ms ms: nothing that was deleted is found");
 SET enable_seqscan = off;
 SELECT count(*) FROM (SELECT id FROM words ORDER BY v <-> $q LIMIT 100) s WHERE NOT EXISTS (SELECT FROM words w WHERE w.id = s.id);
 SQL
 }
-note("$cancelled of 6 cancelled");
+note("$cancelled of 5 cancelled");
 ok(vacuum($node, 'words', 'words_v'), 'VACUUM to its end');
 is(info('deleted_vertices'), 0, 'nothing is left');
 check('cancelled');

@@ -288,6 +288,103 @@ test_add_lost(void **state)
 	nv_store_close(store);
 }
 
+/* --- Freed ids --- */
+
+/* Adds rows first .. first + n - 1 with lists; taken[v]: no id may be v. */
+static uint32_t
+add_listed(nv_store *store, nv_writer *w, uint32_t first, uint32_t n,
+		   uint32_t *vertex, const bool *taken)
+{
+	uint32_t before = nv_store_vertices(store), reused = 0;
+
+	for (uint32_t i = first; i < first + n; i++)
+	{
+		must(add_row(w, i, &vertex[i]) == NV_OK);
+		must(vertex[i] >= before || !taken[vertex[i]]);
+		give_list(w, i, vertex[i]);
+		reused += vertex[i] < before;
+	}
+	return reused;
+}
+
+/*
+ * Every third of the added is freed: its id, list and record stay until a root
+ * without them is published, and are used again afterwards.
+ */
+static void
+check_free(uint32_t dim, uint32_t align)
+{
+	nv_store *store = build_store(dir, dim, CODE, NULL), *old;
+	uint32_t vertex[2 * ADDED], ids;
+	bool *taken = nv_alloc(VERTICES + 10000);
+	nv_store_stats stats;
+	nv_writer *w;
+
+	checkpoint(store);
+	nv_store_close(store);
+	store = open_at(dir, align);
+	memset(taken, true, VERTICES);
+	ok(nv_writer_create(store, &w, &why));
+	(void) add_listed(store, w, 0, ADDED, vertex, taken);
+	checkpoint(store);
+	for (uint32_t n = 0; n < ADDED; n++)
+		taken[vertex[n]] = true;
+	for (uint32_t n = 0; n < ADDED; n += 3)
+	{
+		ok(nv_store_free_vertex(store, vertex[n], &why));
+		must(nv_store_edge_word(store, vertex[n]) == 0);
+		assert_int_equal(nv_store_free_vertex(store, vertex[n], NULL),
+						 NV_EINVAL);
+	}
+	nv_store_get_stats(store, &stats);
+	assert_int_equal(stats.freed_vertices, ADDED / 3);
+	/* Not yet, by this writer or another; what the last root says is whole. */
+	(void) add_listed(store, w, ADDED, 40, vertex, taken);
+	nv_writer_destroy(w);
+	ok(nv_writer_create(store, &w, &why));
+	(void) add_listed(store, w, ADDED + 40, 40, vertex, taken);
+	copy_directory(dir, copy);
+	old = open_at(copy, align);
+	for (uint32_t n = 0; n < ADDED; n++)
+		compare_row(old, n, vertex[n]);
+	nv_store_close(old);
+	/* Afterwards they come first. */
+	checkpoint(store);
+	nv_store_get_stats(store, &stats);
+	assert_int_equal(stats.freed_vertices, 0);
+	for (uint32_t n = 0; n < ADDED; n += 3)
+		taken[vertex[n]] = false;
+	for (uint32_t n = ADDED; n < ADDED + 80; n++)
+		taken[vertex[n]] = true;
+	ids = nv_store_vertices(store);
+	assert_true(add_listed(store, w, ADDED + 80, 90, vertex, taken) >= 80);
+	assert_true(nv_store_vertices(store) <= ids + 64);
+	checkpoint(store);
+	nv_writer_destroy(w);
+	nv_store_close(store);
+	store = open_at(dir, align);
+	compare_base(store);
+	for (uint32_t n = 0; n < ADDED + 170; n++)
+		if (n >= ADDED || n % 3 != 0)
+			compare_row(store, n, vertex[n]);
+	nv_store_close(store);
+	free(taken);
+}
+
+static void
+test_freed_ids(void **state)
+{
+	/* Several to a sector, one, one and a bit. */
+	static const uint32_t dims[] = {4, 25, 128, 129};
+
+	for (size_t i = 0; i < 2 * NV_LENGTH(dims); i++)
+	{
+		check_free(dims[i / 2], i % 2 == 0 ? NV_SECTOR : NV_BLOCK);
+		(void) remove_two(NULL);
+		(void) make_two(NULL);
+	}
+}
+
 /* --- Several threads --- */
 
 #define THREADS 3
@@ -412,9 +509,9 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		with_files(test_add_reopen),
-		with_files(test_add_before_checkpoint),
+		with_files(test_add_reopen),     with_files(test_add_before_checkpoint),
 		with_files(test_add_lost),
+		with_files(test_freed_ids),
 		with_files(test_add_checkpoint),
 	};
 
