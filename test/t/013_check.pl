@@ -41,17 +41,23 @@ sub kinds
 		"SELECT DISTINCT severity, kind FROM navis_check('words_v') WHERE kind <> 'reach' ORDER BY 2");
 }
 
-# Overwrites n bytes of a file of the newest graph.
+# Overwrites n bytes of a file of the newest graph, also of one that an earlier
+# REINDEX has left for the collector.
 sub spoil
 {
 	my ($file, $at, $n) = @_;
-	my ($dir) = reverse glob(sidecar_of($node, $oid) . '/g*');
 
-	open my $f, '+<', "$dir/$file" or die "$dir/$file: $!";
-	binmode $f;
-	seek $f, $at, 0;
-	print $f join '', map { chr(int(rand(256))) } 1 .. $n;
-	close $f or die $!;
+	for my $dir (glob($node->data_dir . '/navis/[0-9]*/*'))
+	{
+		next unless slurp_file("$dir/navis.sidecar") =~ /^index $oid$/m;
+		my ($graph) = sort { substr($b, 1) <=> substr($a, 1) } map { s{.*/}{}r } glob("$dir/g*");
+
+		open my $f, '+<', "$dir/$graph/$file" or die "$dir/$graph/$file: $!";
+		binmode $f;
+		seek $f, $at, 0;
+		print $f join '', map { chr(int(rand(256))) } 1 .. $n;
+		close $f or die $!;
+	}
 	return;
 }
 

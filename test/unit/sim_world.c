@@ -104,6 +104,7 @@ typedef struct world
 	uint32_t n_snapshots;
 	uint64_t acknowledged; /* LSN of the last root known to be published */
 	uint64_t under_way;    /* of one that may be, 0: none */
+	uint64_t rebuild_lsn;  /* of the graph that was built anew, or 0 */
 	bool in_checkpoint, nested, snapshot_taken;
 	uint64_t turns;   /* how seldom reads give the turn away */
 	bool linking;     /* a row is being linked */
@@ -455,6 +456,19 @@ check_opened(world *w, nv_store *store)
 
 	nv_store_get_stats(store, &stats);
 	root = find_snapshot(w, stats.published_lsn);
+	if (root == NULL && w->rebuild_lsn == stats.published_lsn)
+	{
+		/* Made of the journal; what it must hold check_rows says. */
+		check(w, stats.published_lsn <= w->flushed);
+		take_snapshot(store, &now);
+		take_vectors(&now, w->elements);
+		compare_vectors(w, store, &now, &now);
+		check_lists(w, store, &now);
+		check_distinct(w, &now);
+		free_snapshot(&now);
+		w->counts->rebuilt++;
+		return;
+	}
 	if (root == NULL)
 		sim_fail(w,
 				 "root with LSN %" PRIu64 " was never made (last %" PRIu64 ")",
@@ -1317,27 +1331,7 @@ sim_run(const sim_base *base, sim_kind kind, uint64_t seed,
 	return true;
 }
 
-/* --- The base --- */
-
-static void
-make_vectors(sim_base *base)
-{
-	uint64_t random = nv_random_seed(11);
-	uint32_t dim = base->dim;
-
-	base->vectors = must(nv_alloc_array((size_t) VECTORS * dim, sizeof(float)));
-	base->hashes = must(nv_alloc_array(VECTORS, sizeof(*base->hashes)));
-	for (uint32_t v = 0; v < VECTORS; v++)
-	{
-		float *row = base->vectors + (size_t) v * dim;
-		uint64_t cluster = nv_random_seed(v % 12);
-
-		for (uint32_t d = 0; d < dim; d++)
-			row[d] = (float) (nv_random(&cluster) >> 40) / (float) (1 << 23) +
-					 (float) (nv_random(&random) >> 40) / (float) (1 << 23);
-		base->hashes[v] = nv_vector_hash(row, dim * sizeof(float));
-	}
-}
+/* --- Building --- */
 
 static void
 add_rows(world *w)
@@ -1367,23 +1361,92 @@ add_rows(world *w)
 	}
 }
 
-static void
-build_base(world *w, sim_base *base)
+static nv_status
+build_graph(world *w, bool rebuild)
 {
-	nv_req_build *b;
+	nv_req_build *b = &begin(w, NV_REQ_BUILD_BEGIN)->u.build;
 
-	start_engine(w);
-	if (nv_dir_make("/navis", NULL) != NV_OK || nv_dir_sync("/", NULL) != NV_OK)
-		abort();
-	b = &begin(w, NV_REQ_BUILD_BEGIN)->u.build;
-	b->params = base->params;
+	b->params = w->base->params;
 	b->expected_rows = BASE_ROWS;
 	b->build_memory = UINT64_C(1) << 30;
 	b->threads = 1;
+	b->rebuild = rebuild;
 	check(w, run_job(w, nv_job_build_begin) == NV_OK);
 	add_rows(w);
 	begin(w, NV_REQ_BUILD_RUN)->u.build.lsn = ++w->lsn;
-	if (run_job(w, nv_job_build_run) != NV_OK)
+	return run_job(w, nv_job_build_run);
+}
+
+static void
+rebuild_and_crash(world *w, uint64_t power_off_at, bool *finished)
+{
+	if (!open_world(w))
+		sim_fail(w, "the base cannot be opened");
+	sim_disk_power_off_at(w->disk, sim_disk_changes(w->disk) + power_off_at);
+	w->rebuild_lsn = w->lsn + 1;
+	*finished = build_graph(w, true) == NV_OK && !sim_disk_is_off(w->disk);
+	if (*finished)
+		sim_disk_power_off_at(w->disk, sim_disk_changes(w->disk) + 1);
+	power_fails(w);
+	/* The old graph or the new one, never neither. */
+	if (open_world(w))
+		check_engine(w);
+}
+
+bool
+sim_run_rebuild(const sim_base *base, uint64_t seed, uint64_t power_off_at,
+				bool *finished, sim_counts *counts, char *why)
+{
+	world *w = must(nv_alloc(sizeof(*w)));
+
+	init_world(w, base, seed);
+	w->kind = SIM_POWER;
+	w->counts = counts;
+	w->why = why;
+	nv_set_log_sink(hear, w);
+	if (setjmp(w->failed) != 0)
+	{
+		sim_disk_use(NULL);
+		nv_set_log_sink(NULL, NULL);
+		return false;
+	}
+	copy_root(w, &base->root);
+	rebuild_and_crash(w, power_off_at, finished);
+	drop_engine(w);
+	free_world(w);
+	nv_set_log_sink(NULL, NULL);
+	return true;
+}
+
+/* --- The base --- */
+
+static void
+make_vectors(sim_base *base)
+{
+	uint64_t random = nv_random_seed(11);
+	uint32_t dim = base->dim;
+
+	base->vectors = must(nv_alloc_array((size_t) VECTORS * dim, sizeof(float)));
+	base->hashes = must(nv_alloc_array(VECTORS, sizeof(*base->hashes)));
+	for (uint32_t v = 0; v < VECTORS; v++)
+	{
+		float *row = base->vectors + (size_t) v * dim;
+		uint64_t cluster = nv_random_seed(v % 12);
+
+		for (uint32_t d = 0; d < dim; d++)
+			row[d] = (float) (nv_random(&cluster) >> 40) / (float) (1 << 23) +
+					 (float) (nv_random(&random) >> 40) / (float) (1 << 23);
+		base->hashes[v] = nv_vector_hash(row, dim * sizeof(float));
+	}
+}
+
+static void
+build_base(world *w, sim_base *base)
+{
+	start_engine(w);
+	if (nv_dir_make("/navis", NULL) != NV_OK || nv_dir_sync("/", NULL) != NV_OK)
+		abort();
+	if (build_graph(w, false) != NV_OK)
 		sim_fail(w, "build: %s", w->request->detail);
 	w->index = nv_index_get(w->engine, &base->key, false);
 	take_snapshot(w->index->body->store, &base->root);

@@ -28,7 +28,7 @@ typedef struct sim_counts
 {
 	uint64_t lives, crashes, kills, states, checkpoints, inserts, deletes,
 		links, searches, faults, refused, fallbacks, unreachable, unfound,
-		changes;
+		rebuilt, changes;
 } sim_counts;
 
 /* A sidecar that was built and published, and the vectors it is made of. */
@@ -44,5 +44,13 @@ extern void sim_base_free(sim_base *base);
  */
 extern bool sim_run(const sim_base *base, sim_kind kind, uint64_t seed,
 					uint64_t power_off_at, sim_counts *counts, char *why);
+
+/*
+ * Builds the graph anew beside the old one; power fails at that change of it,
+ * or, *finished, right after it.
+ */
+extern bool sim_run_rebuild(const sim_base *base, uint64_t seed,
+							uint64_t power_off_at, bool *finished,
+							sim_counts *counts, char *why);
 
 #endif

@@ -26,12 +26,15 @@
 #if defined(__SANITIZE_THREAD__)
 #define SEEDS 10
 #define POINTS 10
+#define REBUILD_STEP 12
 #elif defined(__SANITIZE_ADDRESS__)
 #define SEEDS 40
 #define POINTS 30
+#define REBUILD_STEP 6
 #else
 #define SEEDS 200
 #define POINTS 150
+#define REBUILD_STEP 1
 #endif
 
 #define SECONDS_A_SEED 120
@@ -117,6 +120,20 @@ test_every_change(void **state)
 			fail_msg("power off at change %" PRIu64 ": %s", n, why);
 }
 
+/* Power fails while a graph is built anew: one of the two is there. */
+static void
+test_rebuild(void **state)
+{
+	char why[SIM_WHY];
+	bool finished = false;
+
+	counts.rebuilt = 0;
+	for (uint64_t n = 1; !finished; n += REBUILD_STEP)
+		if (!sim_run_rebuild(base_of(0), n, n, &finished, &counts, why))
+			fail_msg("power off at change %" PRIu64 ": %s", n, why);
+	assert_true(counts.rebuilt > 0);
+}
+
 static int
 free_bases(void **state)
 {
@@ -155,6 +172,7 @@ main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_seeds),
 		cmocka_unit_test(test_every_change),
+		cmocka_unit_test(test_rebuild),
 	};
 
 	if (argc == 3)
