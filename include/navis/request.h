@@ -414,7 +414,7 @@ typedef struct nv_req_info
 		seek_vectors;   /* vertices explored, vectors loaded */
 	uint64_t relinks;   /* lists rewritten for back edges */
 	uint64_t overflows; /* of these, full ones: delta prunes */
-	uint64_t moved;     /* lists moved so that their pages get free */
+	uint64_t moved;     /* of the relinks: the list went to another page */
 	uint64_t promotions;
 	uint64_t insert_failures; /* rows put back for another try */
 	uint64_t insert_reserved; /* places given to rows that are to come */
@@ -457,6 +457,8 @@ typedef struct nv_req_info
 	uint64_t consolidations; /* runs that came to their end */
 	uint64_t freed_vertices; /* by all runs */
 	uint64_t rewired_lists;
+	/* of the background writer: changed again before, waits of insertion */
+	uint64_t pages_reopened, write_waits;
 } nv_req_info;
 
 /* Why the engine builds a graph by itself, see src/engine/renew.h. */

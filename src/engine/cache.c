@@ -3,11 +3,14 @@
  *		NAVIS-Cache.
  *
  * A page belongs to the partition its key hashes to.  A partition has a latch,
- * a fixed number of page frames, a chained hash table over them, and three
+ * a fixed number of page frames, a chained hash table over them, and four
  * lists: the window (most recently used first), the frozen region (latest
  * promoted first) and the free frames.  Everything below a partition is
  * guarded by its latch; latches are held for one copy of 4 KiB at most (longer
  * only in nv_cache_forget) and never two at a time.
+ *
+ * Frames that no edge page takes hold spare pages: pages of vectors, least
+ * recently used first to go, and before any edge page.
  *
  * As long as the frozen region is not full its share serves the window, so
  * that a young cache uses all its memory; from then on the window has its
@@ -24,6 +27,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #include "util.h"
@@ -32,12 +36,15 @@
 #define MAX_PARTITIONS 64
 #define MIN_PAGES_PER_PARTITION 256 /* where the number is chosen here */
 #define MIN_STRIPES 64              /* a partition */
+/* Where edge pages leave less than this part, spare pages are not worth it. */
+#define SPARE_SHARE 8
 
 typedef enum region
 {
 	FREE,
 	WINDOW,
 	FROZEN,
+	SPARE, /* not of an edge file: as long as no edge page wants the frame */
 	REGIONS
 } region;
 
@@ -66,7 +73,8 @@ typedef struct partition
 	uint32_t *buckets; /* first frame of each chain; as many as frames */
 	uint64_t *writes;  /* stripes */
 	uint8_t *pages;
-	nv_cache_stats stats; /* counters only */
+	nv_cache_stats stats;        /* counters only */
+	_Atomic uint32_t edge_pages; /* in the window or frozen */
 } partition;
 
 struct nv_cache
@@ -174,11 +182,16 @@ release_frame(const nv_cache *cache, partition *part, uint32_t i)
 		link = &part->frames[*link].chain;
 	}
 	*link = f->chain;
+	if (f->region != SPARE)
+		atomic_fetch_sub(&part->edge_pages, 1);
 	list_remove(part, i);
 	list_push(part, i, FREE);
 }
 
-/* A free frame that is in no list; evicts from the window if need be. */
+/*
+ * A free frame that is in no list; evicts a spare page, or else one of the
+ * window, if need be.
+ */
 static uint32_t
 take_frame(const nv_cache *cache, partition *part)
 {
@@ -189,7 +202,9 @@ take_frame(const nv_cache *cache, partition *part)
 	if (part->lists[FREE].count == 0)
 	{
 		/* The frozen region never has all frames. */
-		release_frame(cache, part, part->lists[WINDOW].tail);
+		region from = part->lists[SPARE].count > 0 ? SPARE : WINDOW;
+
+		release_frame(cache, part, part->lists[from].tail);
 		part->stats.evictions++;
 	}
 	i = part->lists[FREE].head;
@@ -261,7 +276,7 @@ nv_cache_get(nv_cache *cache, uint32_t file, uint64_t page, nv_cache_user user,
 /* Enters a page that is not there.  Called with the latch held. */
 static void
 enter(const nv_cache *cache, const place *p, uint32_t file, uint64_t page,
-	  const uint8_t *bytes)
+	  const uint8_t *bytes, region to)
 {
 	partition *part = p->part;
 	uint32_t i = take_frame(cache, part);
@@ -272,7 +287,9 @@ enter(const nv_cache *cache, const place *p, uint32_t file, uint64_t page,
 	f->page = page;
 	f->chain = part->buckets[p->bucket];
 	part->buckets[p->bucket] = i;
-	list_push(part, i, WINDOW);
+	list_push(part, i, to);
+	if (to != SPARE)
+		atomic_fetch_add(&part->edge_pages, 1);
 	memcpy(bytes_of(part, i), bytes, NV_PAGE);
 	part->stats.fills++;
 }
@@ -290,7 +307,7 @@ nv_cache_fill(nv_cache *cache, uint32_t file, uint64_t page, uint64_t ticket,
 	if (p.part->writes[p.stripe] != ticket)
 		p.part->stats.dropped_fills++;
 	else if (find_frame(&p, file, page) == NONE)
-		enter(cache, &p, file, page, bytes);
+		enter(cache, &p, file, page, bytes, WINDOW);
 	/* Else somebody who missed it, too, was faster, with the same bytes. */
 	pthread_mutex_unlock(&p.part->latch);
 }
@@ -310,6 +327,78 @@ nv_cache_written(nv_cache *cache, uint32_t file, uint64_t page,
 	i = find_frame(&p, file, page);
 	if (i != NONE)
 		memcpy(bytes_of(p.part, i), bytes, NV_PAGE);
+	pthread_mutex_unlock(&p.part->latch);
+}
+
+/* --- Spare pages --- */
+
+bool
+nv_cache_has_spare(const nv_cache *cache, uint32_t file, uint64_t page)
+{
+	const partition *part;
+
+	if (cache->n_frames == 0)
+		return false;
+	part = find_place(cache, file, page).part;
+	return atomic_load_explicit(&part->edge_pages, memory_order_relaxed) <
+		   cache->n_frames - cache->n_frames / SPARE_SHARE;
+}
+
+bool
+nv_cache_get_spare(nv_cache *cache, uint32_t file, uint64_t page, uint32_t at,
+				   uint32_t len, uint8_t *out, uint64_t *ticket)
+{
+	place p = find_place(cache, file, page);
+	uint32_t i;
+
+	nv_assert(cache->n_frames > 0 && at + len <= NV_PAGE);
+	pthread_mutex_lock(&p.part->latch);
+	p.part->stats.spare_lookups++;
+	i = find_frame(&p, file, page);
+	if (i != NONE)
+	{
+		p.part->stats.spare_hits++;
+		memcpy(out, bytes_of(p.part, i) + at, len);
+		list_remove(p.part, i);
+		list_push(p.part, i, SPARE);
+	}
+	else
+		*ticket = p.part->writes[p.stripe];
+	pthread_mutex_unlock(&p.part->latch);
+	return i != NONE;
+}
+
+void
+nv_cache_fill_spare(nv_cache *cache, uint32_t file, uint64_t page,
+					uint64_t ticket, const uint8_t *bytes)
+{
+	place p = find_place(cache, file, page);
+	partition *part = p.part;
+
+	pthread_mutex_lock(&part->latch);
+	if (part->writes[p.stripe] != ticket)
+		part->stats.dropped_fills++;
+	else if (find_frame(&p, file, page) == NONE &&
+			 (part->lists[FREE].count > 0 || part->unused < cache->n_frames ||
+			  part->lists[SPARE].count > 0))
+		enter(cache, &p, file, page, bytes, SPARE);
+	pthread_mutex_unlock(&part->latch);
+}
+
+void
+nv_cache_drop_spare(nv_cache *cache, uint32_t file, uint64_t page)
+{
+	place p;
+	uint32_t i;
+
+	if (cache->n_frames == 0)
+		return;
+	p = find_place(cache, file, page);
+	pthread_mutex_lock(&p.part->latch);
+	p.part->writes[p.stripe]++;
+	i = find_frame(&p, file, page);
+	if (i != NONE)
+		release_frame(cache, p.part, i);
 	pthread_mutex_unlock(&p.part->latch);
 }
 
@@ -358,6 +447,9 @@ nv_cache_get_stats(nv_cache *cache, nv_cache_stats *stats)
 		stats->evictions += part->stats.evictions;
 		stats->dropped_fills += part->stats.dropped_fills;
 		stats->pages += part->lists[WINDOW].count + part->lists[FROZEN].count;
+		stats->spare_pages += part->lists[SPARE].count;
+		stats->spare_lookups += part->stats.spare_lookups;
+		stats->spare_hits += part->stats.spare_hits;
 		stats->frozen_pages += part->lists[FROZEN].count;
 		used += part->unused;
 		pthread_mutex_unlock(&part->latch);

@@ -46,6 +46,7 @@ typedef struct nv_cache_stats
 	uint64_t pages, frozen_pages, capacity_pages, bytes;
 	/* of lookups and hits, by nv_cache_user */
 	uint64_t user_lookups[NV_CACHE_USERS], user_hits[NV_CACHE_USERS];
+	uint64_t spare_pages, spare_lookups, spare_hits; /* not counted above */
 } nv_cache_stats;
 
 extern nv_status nv_cache_create(const nv_cache_params *params,
@@ -72,6 +73,21 @@ extern void nv_cache_fill(nv_cache *cache, uint32_t file, uint64_t page,
  */
 extern void nv_cache_written(nv_cache *cache, uint32_t file, uint64_t page,
 							 const uint8_t *bytes);
+
+/*
+ * Spare pages: of other files than edge files, in frames that no edge page
+ * wants.  has_spare: there may be such frames.  get: copies `len` bytes from
+ * `at` on.  drop: forgets the page and makes its tickets stale, for it has
+ * changed on disk.
+ */
+extern bool nv_cache_has_spare(const nv_cache *cache, uint32_t file,
+							   uint64_t page);
+extern bool nv_cache_get_spare(nv_cache *cache, uint32_t file, uint64_t page,
+							   uint32_t at, uint32_t len, uint8_t *out,
+							   uint64_t *ticket);
+extern void nv_cache_fill_spare(nv_cache *cache, uint32_t file, uint64_t page,
+								uint64_t ticket, const uint8_t *bytes);
+extern void nv_cache_drop_spare(nv_cache *cache, uint32_t file, uint64_t page);
 
 /* Forgets all pages of a file. */
 extern void nv_cache_forget(nv_cache *cache, uint32_t file);

@@ -140,12 +140,13 @@ count_retired(nv_store *store, space *s)
 	for (uint64_t i = 0; i < list->count; i++)
 	{
 		uint64_t page =
-			list->queue[(list->head + i) & (list->capacity - 1)].page;
+			list->queue[(list->head + i) & (list->capacity - 1)].slot /
+			NV_PAGE_UNITS;
 
 		s->slots[page] += page < s->capacity;
 	}
 	for (uint64_t i = 0; i < list->held_count; i++)
-		s->slots[list->held[i].page]++;
+		s->slots[list->held[i].slot / NV_PAGE_UNITS]++;
 	pthread_mutex_unlock(&list->lock);
 }
 
@@ -158,9 +159,9 @@ judge_pages(const nv_edges *edges, space *s)
 		bool is_free = info->state == NV_PAGE_FREE;
 
 		s->wrong = p;
-		if (info->live != s->slots[p])
+		if (nv_page_slots(info) != s->slots[p])
 			s->why = "has another number of slots than are in use";
-		else if (is_free && info->live > 0)
+		else if (is_free && info->used != 0)
 			s->why = "is free and in use";
 		else if (s->on_list[p] != (is_free ? 1 : 0))
 			s->why = "is free and not on the list of free pages, or the "

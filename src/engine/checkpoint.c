@@ -20,13 +20,16 @@ make_cut(nv_store *store, const nv_checkpoint_hooks *hooks, nv_cut *cut)
 	cut->elements = atomic_load(&store->elements);
 	cut->records = store->vectors.records;
 
-	/* Pages have slots of one side of the cut only. */
+	/* What is written to a page later belongs to the next checkpoint. */
 	pthread_mutex_lock(&store->writers_lock);
 	for (nv_writer *w = store->writers; w != NULL; w = w->next)
 	{
-		if (w->open != NULL)
-			nv_rmw_seal(store, w->open);
-		w->open = NULL;
+		for (uint32_t i = 0; i < w->n_open; i++)
+			nv_rmw_seal(store, w->open[i]);
+		if (w->main != NULL)
+			nv_rmw_seal(store, w->main);
+		w->n_open = 0;
+		w->main = NULL;
 	}
 	pthread_mutex_unlock(&store->writers_lock);
 	pthread_mutex_lock(&store->edges.allocator);
@@ -116,7 +119,7 @@ nv_store_checkpoint(nv_store *store, const nv_checkpoint_hooks *hooks,
 		nv_freed_published(store, cut.sequence);
 	}
 	else
-		nv_store_fail(store);
+		nv_store_fail(store, err);
 	for (int b = 0; b < NV_BLOBS; b++)
 		nv_blob_drop(cut.blob[b]);
 	pthread_mutex_unlock(&store->checkpoint);

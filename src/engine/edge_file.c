@@ -1,19 +1,14 @@
 /*
  * edge_file.c
- *		Slots, pages of the edge file, and bulk writing of lists.
+ *		Slots of the edge file, and bulk writing of lists.
  *
- * A slot never moves and never changes; a page is written once in each of its
- * lives.  For every page the number of slots not yet released is kept; when
- * the last one goes, and the page is not being written, the page is free as a
- * whole.  Free pages are used before the file grows.
+ * A slot never moves and never changes.
  *
  * Source: design.md section 4, "Decoupled layout", "Checkpoint protocol" 1.
  */
 #include "navis/hash.h"
 #include "store_internal.h"
 
-#define GROW_PAGES 64  /* space is reserved in steps of this many pages */
-#define GROW_SHARE 32  /* or this part of the file */
 #define BULK_PAGES 256 /* pages a write of bulk edges, 1 MiB */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -31,6 +26,22 @@ slot_crc(const uint8_t *slot, uint32_t degree)
 
 	crc = nv_crc32c(crc, zero, sizeof(zero));
 	return nv_crc32c(crc, slot + NV_SLOT_HEADER, degree * 4);
+}
+
+uint32_t
+nv_slot_measure(const uint8_t *page, uint32_t unit, uint32_t max_degree)
+{
+	const uint8_t *slot = page + (size_t) unit * NV_UNIT;
+	uint32_t crc, n;
+	uint64_t head;
+
+	memcpy(&head, slot + 4, 8);
+	memcpy(&crc, slot + SLOT_CRC_OFFSET, 4);
+	n = (uint32_t) (head & UINT16_MAX);
+	if (n > max_degree || unit + nv_slot_units(n) > NV_PAGE_UNITS ||
+		crc != slot_crc(slot, n))
+		return 0;
+	return nv_slot_units(n);
 }
 
 void
@@ -76,318 +87,6 @@ nv_slot_find(const nv_store *store, const uint8_t *page, uint64_t word,
 			return NULL;
 	*degree = n;
 	return ids;
-}
-
-void
-nv_store_page_lists(const nv_store *store, uint64_t page, const uint8_t *bytes,
-					nv_page_lists *lists)
-{
-	uint32_t vertices = atomic_load(&store->vertices), n;
-
-	lists->n = lists->units = 0;
-	for (uint32_t unit = 0; unit < NV_PAGE_UNITS; unit += n)
-	{
-		const uint8_t *slot = bytes + (size_t) unit * NV_UNIT;
-		uint32_t id;
-		uint64_t head, word;
-
-		memcpy(&id, slot, 4);
-		memcpy(&head, slot + 4, 8);
-		n = nv_slot_units((uint32_t) (head & UINT16_MAX));
-		/* No sequence is 0: the rest of the page was never written. */
-		if (head >> 16 == 0 || id >= vertices || unit + n > NV_PAGE_UNITS)
-			break;
-		word = nv_store_edge_word(store, id);
-		if (word == 0 || nv_word_page(word) != page ||
-			nv_word_unit(word) != unit ||
-			nv_word_tag(word) != (head >> 16 & NV_TAG_MASK))
-			continue;
-		lists->vertex[lists->n] = id;
-		lists->word[lists->n++] = word;
-		lists->units += n;
-	}
-}
-
-/* --- Pages --- */
-
-/* Called with the allocator held; more memory for counts and free pages. */
-static nv_status
-grow_tables(nv_edges *edges, uint64_t capacity, nv_error *err)
-{
-	nv_page_info *info;
-	uint32_t *stack;
-
-	info = realloc(edges->info, capacity * sizeof(*info));
-	if (info != NULL)
-		edges->info = info;
-	stack = realloc(edges->free, capacity * sizeof(*stack));
-	if (stack != NULL)
-		edges->free = stack;
-	if (info == NULL || stack == NULL)
-		return nv_fail(err, NV_ENOMEM, 0, "no memory for %llu edge pages",
-					   (unsigned long long) capacity);
-	memset(edges->info + edges->capacity, 0,
-		   (capacity - edges->capacity) * sizeof(*info));
-	edges->capacity = capacity;
-	return NV_OK;
-}
-
-static uint64_t
-capacity_now(nv_edges *edges)
-{
-	uint64_t capacity;
-
-	pthread_mutex_lock(&edges->allocator);
-	capacity = edges->capacity;
-	pthread_mutex_unlock(&edges->allocator);
-	return capacity;
-}
-
-/* Called with `growing` held, which keeps the file from growing twice. */
-static nv_status
-grow(nv_edges *edges, uint64_t pages, nv_error *err)
-{
-	uint64_t have = capacity_now(edges);
-	uint64_t want = NV_MAX(pages, have + have / GROW_SHARE);
-	nv_status status;
-
-	if (pages <= have)
-		return NV_OK;
-	if (pages > NV_MAX_EDGE_PAGES)
-		return nv_fail(err, NV_ELIMIT, 0,
-					   "an index's edge file holds at most %llu pages",
-					   (unsigned long long) NV_MAX_EDGE_PAGES);
-	want = NV_MIN(nv_round_up(want, GROW_PAGES), NV_MAX_EDGE_PAGES);
-	/* Pages below the capacity are written meanwhile, none above. */
-	status = nv_file_reserve(edges->file, want * NV_PAGE, err);
-	if (status == NV_ENOSPC && want > pages)
-	{
-		want = pages; /* a disk that is almost full */
-		status = nv_file_reserve(edges->file, want * NV_PAGE, err);
-	}
-	if (status != NV_OK)
-		return status;
-	pthread_mutex_lock(&edges->allocator);
-	status = grow_tables(edges, want, err);
-	pthread_mutex_unlock(&edges->allocator);
-	return status;
-}
-
-nv_status
-nv_edges_reserve(nv_store *store, uint64_t pages, nv_error *err)
-{
-	nv_edges *edges = &store->edges;
-	nv_status status;
-
-	if (pages <= capacity_now(edges))
-		return NV_OK;
-	pthread_mutex_lock(&edges->growing);
-	status = grow(edges, pages, err);
-	pthread_mutex_unlock(&edges->growing);
-	return status;
-}
-
-bool
-nv_edges_have_room(nv_store *store, uint64_t pages)
-{
-	nv_edges *edges = &store->edges;
-	bool have;
-
-	pthread_mutex_lock(&edges->allocator);
-	have = edges->free_count + (edges->capacity - edges->pages) >= pages;
-	pthread_mutex_unlock(&edges->allocator);
-	return have;
-}
-
-nv_status
-nv_edges_make_room(nv_store *store, uint64_t pages, nv_error *err)
-{
-	nv_edges *edges = &store->edges;
-	uint64_t all;
-
-	pthread_mutex_lock(&edges->allocator);
-	all = edges->pages + (pages - NV_MIN(pages, edges->free_count));
-	pthread_mutex_unlock(&edges->allocator);
-	return nv_edges_reserve(store, NV_MIN(all, NV_MAX_EDGE_PAGES), err);
-}
-
-bool
-nv_edges_full(nv_store *store)
-{
-	nv_edges *edges = &store->edges;
-	bool full;
-
-	pthread_mutex_lock(&edges->allocator);
-	full = edges->free_count == 0 && edges->pages == NV_MAX_EDGE_PAGES;
-	pthread_mutex_unlock(&edges->allocator);
-	return full;
-}
-
-bool
-nv_edges_take_page(nv_store *store, uint64_t *page)
-{
-	nv_edges *edges = &store->edges;
-	bool found = true;
-
-	pthread_mutex_lock(&edges->allocator);
-	if (edges->free_count > 0)
-		*page = edges->free[--edges->free_count];
-	else if (edges->pages < edges->capacity)
-		*page = edges->pages++;
-	else
-		found = false;
-	if (found)
-	{
-		nv_page_info *info = &edges->info[*page];
-
-		nv_assert(info->state == NV_PAGE_FREE && info->live == 0);
-		info->state = NV_PAGE_IN_RMW;
-		info->open = true;
-		/*
-		 * The gate is held: no cut comes before the page has its first slot
-		 * that does not also seal the page.
-		 */
-		info->birth = atomic_load(&store->sequence) + 1;
-	}
-	pthread_mutex_unlock(&edges->allocator);
-	return found;
-}
-
-uint64_t
-nv_edges_add_slot(nv_store *store, uint64_t page, uint64_t old)
-{
-	nv_edges *edges = &store->edges;
-	uint64_t birth;
-
-	pthread_mutex_lock(&edges->allocator);
-	nv_assert(edges->info[page].state == NV_PAGE_IN_RMW);
-	nv_assert(edges->info[page].live < NV_PAGE_UNITS);
-	edges->info[page].live++;
-	edges->live_slots++;
-	birth = edges->info[old].birth;
-	pthread_mutex_unlock(&edges->allocator);
-	return birth;
-}
-
-/* Called with the allocator held. */
-static void
-free_if_empty(nv_edges *edges, uint64_t page)
-{
-	nv_page_info *info = &edges->info[page];
-
-	if (info->live > 0 || info->state != NV_PAGE_WRITTEN)
-		return;
-	info->state = NV_PAGE_FREE;
-	nv_assert(edges->free_count < edges->capacity);
-	edges->free[edges->free_count++] = (uint32_t) page;
-}
-
-void
-nv_edges_release_slot(nv_store *store, uint64_t page)
-{
-	nv_edges *edges = &store->edges;
-
-	pthread_mutex_lock(&edges->allocator);
-	nv_assert(edges->info[page].live > 0 && edges->live_slots > 0);
-	edges->info[page].live--;
-	edges->live_slots--;
-	free_if_empty(edges, page);
-	pthread_mutex_unlock(&edges->allocator);
-}
-
-void
-nv_edges_page_sealed(nv_store *store, uint64_t page)
-{
-	pthread_mutex_lock(&store->edges.allocator);
-	store->edges.info[page].open = false;
-	pthread_mutex_unlock(&store->edges.allocator);
-}
-
-bool
-nv_store_page_open(nv_store *store, uint64_t page)
-{
-	bool open;
-
-	pthread_mutex_lock(&store->edges.allocator);
-	open = page < store->edges.pages && store->edges.info[page].open;
-	pthread_mutex_unlock(&store->edges.allocator);
-	return open;
-}
-
-void
-nv_edges_page_written(nv_store *store, uint64_t page)
-{
-	nv_edges *edges = &store->edges;
-
-	pthread_mutex_lock(&edges->allocator);
-	nv_assert(edges->info[page].state == NV_PAGE_IN_RMW);
-	edges->info[page].state = NV_PAGE_WRITTEN;
-	free_if_empty(edges, page);
-	pthread_mutex_unlock(&edges->allocator);
-}
-
-void
-nv_edges_reclaim(nv_store *store)
-{
-	uint64_t pages[256];
-	uint32_t n;
-
-	do
-	{
-		n = nv_retire_release(&store->retired, &store->readers, pages,
-							  NV_LENGTH(pages));
-		for (uint32_t i = 0; i < n; i++)
-			nv_edges_release_slot(store, pages[i]);
-	} while (n == NV_LENGTH(pages));
-}
-
-/* Counts the slot an edge word names; false: out of bounds. */
-static bool
-count_word(nv_edges *edges, uint64_t word)
-{
-	uint64_t page = nv_word_page(word);
-
-	if (word == 0)
-		return true;
-	if (page >= edges->pages || nv_word_tag(word) == 0 ||
-		edges->info[page].live == NV_PAGE_UNITS)
-		return false;
-	edges->info[page].live++;
-	edges->live_slots++;
-	return true;
-}
-
-nv_status
-nv_edges_recount(nv_store *store, uint64_t pages, nv_error *err)
-{
-	nv_edges *edges = &store->edges;
-	uint32_t vertices = atomic_load(&store->vertices);
-	nv_status status = NV_OK;
-
-	edges->pages = pages;
-	edges->free_count = edges->live_slots = 0;
-	if (pages > edges->capacity)
-		status = grow_tables(edges, pages, err);
-	if (status != NV_OK)
-		return status;
-	if (edges->capacity > 0)
-		memset(edges->info, 0, edges->capacity * sizeof(*edges->info));
-	for (uint32_t v = 0; v < vertices; v++)
-	{
-		uint64_t word = nv_store_edge_word(store, v);
-
-		if (!count_word(edges, word))
-			return nv_fail(err, NV_ECORRUPT, 0,
-						   "edge word %#llx of vertex %u is out of bounds",
-						   (unsigned long long) word, v);
-	}
-	/* The lowest pages are to be used first. */
-	for (uint64_t p = pages; p-- > 0;)
-	{
-		edges->info[p].state = NV_PAGE_WRITTEN;
-		free_if_empty(edges, p);
-	}
-	return NV_OK;
 }
 
 /* --- Bulk --- */
@@ -523,7 +222,8 @@ nv_store_bulk_edges(nv_store *store, const nv_graph *graph,
 		if (status == NV_OK)
 			status = nv_edges_recount(store, pages, err);
 		if (status != NV_OK)
-			nv_store_fail(store); /* the map names lists that are not there */
+			nv_store_fail(store,
+						  NULL); /* the map names lists that are not there */
 		atomic_store(&store->dirty, true);
 	}
 	free(b.order);

@@ -15,6 +15,7 @@
 
 #include "blas.h"
 #include "engine_internal.h"
+#include "page_writer.h"
 
 #define HOUSEKEEPING_SECONDS 1
 #define MAX_SEARCH_THREADS 64
@@ -22,7 +23,7 @@
 
 /* When a changed index is published before its time is over. */
 #define DEAD_SHARE 8           /* retired slots: this part of all, and */
-#define MIN_DEAD_SLOTS 32768   /* this many, about 6 MiB */
+#define MIN_DEAD_SLOTS 2048    /* this many, about 0.5 MiB */
 #define MIN_UNSAVED_ROWS 20000 /* rows linked: this many, and */
 #define UNSAVED_SHARE 200      /* this part of all */
 
@@ -289,10 +290,24 @@ nv_engine_indexes(nv_engine *engine, nv_index ***list)
 }
 
 /*
- * A changed index is published when its time is over, or when lists that only
- * the last checkpoint needs, or rows that are in none, have become many
- * (design, "Checkpoint protocol" 10).  One whose store has failed, wherever it
- * was noticed, refuses its checkpoint and is then opened again.
+ * Lists that only the last checkpoint needs, or rows that are in none, have
+ * become many (design, "Checkpoint protocol" 10).
+ */
+bool
+nv_checkpoint_wanted(nv_body *body)
+{
+	uint64_t retired, live, unsaved = atomic_load(&body->unsaved);
+	uint64_t rows = atomic_load(&body->n_vertices);
+
+	nv_store_count_slots(body->store, &live, &retired);
+	return (retired >= MIN_DEAD_SLOTS && retired * DEAD_SHARE > live) ||
+		   unsaved >= NV_MAX((uint64_t) MIN_UNSAVED_ROWS, rows / UNSAVED_SHARE);
+}
+
+/*
+ * A changed index is published then, and when its time is over.  One whose
+ * store has failed, wherever it was noticed, refuses its checkpoint and is then
+ * opened again.
  */
 static bool
 checkpoint_due(nv_index *index, bool now)
@@ -301,25 +316,15 @@ checkpoint_due(nv_index *index, bool now)
 		(uint64_t) index->engine->config.checkpoint_timeout * 1000000000u;
 	nv_body *body = nv_index_body(index);
 	nv_store_stats stats = {0};
-	uint64_t unsaved, rows;
 	bool due;
 
 	if (body == NULL)
 		return false;
 	nv_store_get_stats(body->store, &stats);
-	if (stats.failed)
-	{
-		nv_body_put(body);
-		return true;
-	}
-	unsaved = atomic_load(&body->unsaved);
-	rows = atomic_load(&body->n_vertices);
 	due = now || nv_now_ns() - atomic_load(&index->checkpointed_ns) > timeout ||
-		  (stats.retired_slots >= MIN_DEAD_SLOTS &&
-		   stats.retired_slots * DEAD_SHARE > stats.live_slots) ||
-		  unsaved >= NV_MAX((uint64_t) MIN_UNSAVED_ROWS, rows / UNSAVED_SHARE);
+		  nv_checkpoint_wanted(body);
 	nv_body_put(body);
-	return due && stats.dirty;
+	return (due && stats.dirty) || stats.failed;
 }
 
 void
@@ -443,6 +448,9 @@ start_threads(nv_engine *engine, nv_error *err)
 {
 	nv_status status = start_pool(engine, &engine->jobs, NV_JOB_THREADS, err);
 
+	if (status == NV_OK)
+		status = nv_page_writer_create((nv_io_method) engine->config.io_method,
+									   &engine->page_writer, err);
 	if (status == NV_OK)
 		status = start_pool(engine, &engine->builders, NV_BUILD_THREADS, err);
 	if (status == NV_OK)
@@ -650,6 +658,7 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 	if (checkpoint && nv_now_ns() < deadline)
 		nv_checkpoint_changed(engine, true);
 	close_indexes(engine);
+	nv_page_writer_destroy(engine->page_writer);
 	nv_cache_free(engine->cache);
 	free(engine->searchers);
 	free(engine->inserters);

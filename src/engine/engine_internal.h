@@ -132,7 +132,7 @@ typedef struct nv_insert_counters
 	_Atomic uint64_t vectors;    /* vectors they loaded */
 	_Atomic uint64_t relinks;    /* lists rewritten for back edges */
 	_Atomic uint64_t overflows;  /* of these, full ones: delta prunes */
-	_Atomic uint64_t moved;      /* lists moved so that pages get free */
+	_Atomic uint64_t moved;      /* of these: to another page */
 	_Atomic uint64_t promotions; /* new members of the entrance graph */
 	_Atomic uint64_t failures;   /* rows that wait for another try */
 	_Atomic uint64_t waits;      /* writers that waited for a place */
@@ -299,6 +299,7 @@ struct nv_engine
 	int lock_fd;
 	_Atomic bool stopping; /* cancel everything */
 	nv_cache *cache;
+	struct nv_page_writer *page_writer;
 	pthread_mutex_t lock; /* index table */
 	nv_index *table[NV_MAX_INDEXES];
 	uint32_t n_indexes;
@@ -370,6 +371,8 @@ extern void nv_index_describe(nv_index *index, const nv_index_params *params,
 							  const char *title);
 /* Damage was met in the body: scans are exact until it is rebuilt. */
 extern void nv_index_damaged(nv_index *index, nv_body *body);
+/* So much has changed that a checkpoint is due before its time. */
+extern bool nv_checkpoint_wanted(nv_body *body);
 /* Publishes a checkpoint of the body if there is one. */
 extern nv_status nv_index_checkpoint(nv_index *index, nv_error *err);
 

@@ -188,7 +188,7 @@ nv_retire_unreserve(nv_retire_list *list)
 }
 
 void
-nv_retire_add(nv_retire_list *list, nv_epochs *epochs, uint64_t page,
+nv_retire_add(nv_retire_list *list, nv_epochs *epochs, uint64_t slot,
 			  uint64_t birth, uint64_t death)
 {
 	nv_retired *item;
@@ -198,7 +198,7 @@ nv_retire_add(nv_retire_list *list, nv_epochs *epochs, uint64_t page,
 	list->reserved--;
 	item = &list->queue[(list->head + list->count) & (list->capacity - 1)];
 	list->count++;
-	item->page = page;
+	item->slot = slot;
 	item->birth = birth;
 	item->death = death;
 	/* Drawn under the lock, so that the queue is sorted by epoch. */
@@ -216,7 +216,7 @@ named_by_root(const nv_retire_list *list, const nv_retired *item)
 }
 
 uint32_t
-nv_retire_release(nv_retire_list *list, nv_epochs *epochs, uint64_t *pages,
+nv_retire_release(nv_retire_list *list, nv_epochs *epochs, uint64_t *slots,
 				  uint32_t max)
 {
 	uint64_t oldest;
@@ -227,7 +227,7 @@ nv_retire_release(nv_retire_list *list, nv_epochs *epochs, uint64_t *pages,
 	/* What nv_retire_published moved to the end, before anything is added. */
 	while (list->held_count > 0 && n < max &&
 		   !named_by_root(list, &list->held[list->held_count - 1]))
-		pages[n++] = list->held[--list->held_count].page;
+		slots[n++] = list->held[--list->held_count].slot;
 	while (list->count > 0 && n < max)
 	{
 		nv_retired *item = &list->queue[list->head];
@@ -241,7 +241,7 @@ nv_retire_release(nv_retire_list *list, nv_epochs *epochs, uint64_t *pages,
 			list->held[list->held_count++] = *item;
 		}
 		else
-			pages[n++] = item->page;
+			slots[n++] = item->slot;
 		list->head = (list->head + 1) & (list->capacity - 1);
 		list->count--;
 	}

@@ -37,7 +37,7 @@ typedef struct nv_retired
 	uint64_t birth; /* sequence numbers */
 	uint64_t death;
 	uint64_t epoch;
-	uint64_t page;
+	uint64_t slot; /* its unit in the edge file */
 } nv_retired;
 
 typedef struct nv_retire_list
@@ -72,14 +72,14 @@ extern void nv_retire_unreserve(nv_retire_list *list);
 
 /* After the flip that made the slot unreachable. */
 extern void nv_retire_add(nv_retire_list *list, nv_epochs *epochs,
-						  uint64_t page, uint64_t birth, uint64_t death);
+						  uint64_t slot, uint64_t birth, uint64_t death);
 
 /*
- * Takes up to max pages out of the list, one for every slot that nobody can
- * need any more; 0: none for now.
+ * Takes up to max slots out of the list that nobody can need any more; 0: none
+ * for now.
  */
 extern uint32_t nv_retire_release(nv_retire_list *list, nv_epochs *epochs,
-								  uint64_t *pages, uint32_t max);
+								  uint64_t *slots, uint32_t max);
 
 /* The root of sequence S is being made; it is the last published one. */
 extern void nv_retire_cut(nv_retire_list *list, uint64_t sequence);

@@ -487,6 +487,8 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->pages_written = stats.pages_written;
 	info->page_writes = stats.page_writes;
 	info_windows(body, info);
+	info->pages_reopened = stats.pages_reopened;
+	info->write_waits = stats.write_waits;
 }
 
 static void

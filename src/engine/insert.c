@@ -296,7 +296,7 @@ nv_insert_next(nv_linker *l, nv_index *index, float *row)
 		return true;
 	}
 	nv_pending_give_back(index->pending, &entry);
-	if (status != NV_OK)
+	if (status != NV_OK && status != NV_ECANCELLED)
 		row_failed(index, l->body, &err);
 	return false;
 }
@@ -402,6 +402,9 @@ work(inserter *t, nv_index *index, nv_body *body)
 		if (!more)
 			break;
 	}
+	/* At full speed dead lists would outgrow the live ones in seconds. */
+	if (nv_checkpoint_wanted(body))
+		nv_engine_wake(t->engine);
 }
 
 /* --- The loop --- */

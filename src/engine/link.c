@@ -9,9 +9,7 @@
  * those of graph space and decoding needs no rotation.  Each chosen neighbour
  * gets a back edge, out of place like every change of a list; a full list
  * gives one up by decoded codes.  Lists are read before anything is locked;
- * a list that changed meanwhile is read again.  A page that lost a list and
- * is left with few gives those up, too: they move to where the new lists are,
- * and the page gets free as a whole.
+ * a list that changed meanwhile is read again.
  *
  * Source: navis-system.txt, CASR and NAVIS-Update; algorithms.md section 9;
  * design.md section 4, "Position seeking", "Concurrency".
@@ -19,18 +17,13 @@
 #include <errno.h>
 
 #include "linker.h"
+#include "page_writer.h"
 #include "pool.h"
 #include "pq_internal.h"
 #include "search_run.h"
 
 /* Pages of neighbours' lists that are read at the same time. */
 #define LINK_PAGES 64
-/*
- * A page with lists on no more units than this is emptied.  Pages are between
- * this and full then, three quarters on average, and for every list that is
- * rewritten one more is moved.
- */
-#define SPARSE_UNITS (NV_PAGE_UNITS / 2)
 /* A list that is changed by others so often while we read it is damaged. */
 #define MAX_TRIES 1000
 
@@ -88,6 +81,14 @@ take_memory(nv_linker *l)
 		   l->list_places != NULL && l->page != NULL;
 }
 
+static bool
+engine_stops(void *arg)
+{
+	nv_engine *engine = arg;
+
+	return atomic_load(&engine->stopping);
+}
+
 nv_status
 nv_linker_use(nv_linker *l, nv_body *body, nv_error *err)
 {
@@ -108,6 +109,11 @@ nv_linker_use(nv_linker *l, nv_body *body, nv_error *err)
 		status = nv_search_create(&l->search, err);
 	if (status == NV_OK)
 		status = nv_writer_create(body->store, &l->writer, err);
+	if (status == NV_OK)
+	{
+		nv_store_use_page_writer(body->store, body->engine->page_writer);
+		nv_writer_set_cancel(l->writer, engine_stops, body->engine);
+	}
 	if (status != NV_OK)
 		let_go(l);
 	return status;
@@ -429,40 +435,6 @@ read_list(nv_linker *l, uint32_t vertex, const page_set *set, uint64_t *word,
 	return NV_OK;
 }
 
-/* Moves the lists of a sparse page, whose copy is at hand or in l->page. */
-static nv_status
-empty_page(nv_linker *l, uint64_t page, const page_set *set, nv_error *err)
-{
-	nv_store *store = l->body->store;
-	const uint8_t *bytes = page_at_hand(set, page);
-	nv_status status = NV_OK;
-	nv_page_lists lists;
-
-	if (nv_store_page_open(store, page))
-		return NV_OK;
-	if (bytes == NULL)
-		bytes = l->page;
-	nv_store_page_lists(store, page, bytes, &lists);
-	if (lists.units > SPARSE_UNITS)
-		return NV_OK;
-	for (uint32_t i = 0; i < lists.n && status == NV_OK; i++)
-	{
-		uint32_t degree;
-		const uint32_t *ids =
-			nv_slot_find(store, bytes, lists.word[i], lists.vertex[i], &degree);
-
-		if (ids == NULL)
-			continue;
-		status = nv_store_relink(l->writer, lists.vertex[i], lists.word[i], ids,
-								 degree, err);
-		if (status == NV_OK)
-			atomic_fetch_add(&l->counters->moved, 1);
-		else if (status == NV_EBUSY)
-			status = NV_OK; /* it has moved by itself */
-	}
-	return status;
-}
-
 /* Who leaves the full list of centre, l->list with the newcomer at its end. */
 static uint32_t
 choose_leaver(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay)
@@ -523,7 +495,10 @@ link_back(nv_linker *l, uint32_t vertex, uint32_t newcomer, bool must_stay,
 	if (status != NV_OK)
 		return status;
 	atomic_fetch_add(&l->counters->relinks, 1);
-	return empty_page(l, nv_word_page(word), set, err);
+	atomic_fetch_add(&l->counters->moved,
+					 nv_word_page(nv_store_edge_word(l->body->store, vertex)) !=
+						 nv_word_page(word));
+	return NV_OK;
 }
 
 /* Back edges from all neighbours; one at least stays. */

@@ -107,7 +107,7 @@ static void
 choose_places(nv_rerank *r, nv_store *store)
 {
 	uint32_t align = nv_file_align(nv_store_vector_file(store));
-	uint32_t longest = nv_store_vector_extent_max(store);
+	uint32_t longest = nv_store_vector_read_max(store);
 
 	r->stride = (uint32_t) nv_round_up(NV_MAX(longest, 1), align);
 	r->n_reads =
@@ -186,19 +186,14 @@ measure(nv_rerank *r, const nv_rerank_query *q, nv_explored *e,
 
 /* Verifies one record and computes its distance. */
 static void
-take_record(nv_rerank *r, const nv_rerank_query *q, uint32_t place)
+take_record(nv_rerank *r, const nv_rerank_query *q, nv_explored *e,
+			const uint8_t *record)
 {
-	nv_vector_read *read = &r->reads[place];
-	nv_explored *e = &r->explored[read->explored];
 	nv_store *store = q->view->store;
 	size_t record_bytes = nv_store_get_params(store)->vector_bytes;
-	const uint8_t *record = q->buffer + (size_t) place * r->stride + read->skip;
 
-	if (read->result > 0)
-		q->stats->bytes += (uint64_t) read->result;
-	if (read->result == (int32_t) read->len &&
-		nv_vector_hash(record, record_bytes) ==
-			nv_store_vector_hash(store, nv_rank_id(e->rank)))
+	if (record != NULL && nv_vector_hash(record, record_bytes) ==
+							  nv_store_vector_hash(store, nv_rank_id(e->rank)))
 	{
 		measure(r, q, e, (const float *) (const void *) record);
 		e->state = NV_VECTOR_LOADED;
@@ -209,6 +204,22 @@ take_record(nv_rerank *r, const nv_rerank_query *q, uint32_t place)
 		e->state = NV_VECTOR_DAMAGED;
 		q->stats->damaged++;
 	}
+}
+
+/* A read has arrived. */
+static void
+take_read(nv_rerank *r, const nv_rerank_query *q, uint32_t place)
+{
+	nv_vector_read *read = &r->reads[place];
+	const uint8_t *bytes = q->buffer + (size_t) place * r->stride;
+	bool whole = read->result == (int32_t) read->place.len;
+
+	if (read->result > 0)
+		q->stats->bytes += (uint64_t) read->result;
+	if (whole)
+		nv_store_fill_vector(q->view->store, &read->place, bytes);
+	take_record(r, q, &r->explored[read->explored],
+				whole ? bytes + read->place.skip : NULL);
 	read->busy = read->arrived = false;
 	r->busy--;
 }
@@ -251,14 +262,22 @@ issue_reads(nv_rerank *r, const nv_rerank_query *q, nv_read *reads, uint32_t *n)
 		if (place == r->n_reads)
 			break;
 		read = &r->reads[place];
-		*read = (nv_vector_read){.explored = number, .busy = true};
-		out->file = nv_store_vector_file(q->view->store);
-		nv_store_vector_extent(q->view->store, nv_rank_id(e->rank),
-							   &out->offset, &read->len, &read->skip);
-		nv_assert(read->len <= r->stride);
-		out->len = read->len;
-		out->tag = q->first_tag + place;
+		*read = (nv_vector_read){.explored = number};
 		out->buf = q->buffer + (size_t) place * r->stride;
+		if (nv_store_get_vector(q->view->store, nv_rank_id(e->rank), out->buf,
+								&read->place))
+		{
+			take_record(r, q, e, out->buf);
+			r->batch_reads = true;
+			r->next_issue++;
+			continue;
+		}
+		read->busy = true;
+		out->file = nv_store_vector_file(q->view->store);
+		out->offset = read->place.offset;
+		out->len = read->place.len;
+		nv_assert(out->len <= r->stride);
+		out->tag = q->first_tag + place;
 		(*n)++;
 		r->busy++;
 		r->batch_reads = true;
@@ -293,7 +312,7 @@ nv_rerank_step(nv_rerank *r, const nv_rerank_query *q, nv_read *reads,
 {
 	for (uint32_t place = 0; place < r->n_reads && r->busy > 0; place++)
 		if (r->reads[place].arrived)
-			take_record(r, q, place);
+			take_read(r, q, place);
 	for (;;)
 	{
 		issue_reads(r, q, reads, n);

@@ -36,8 +36,8 @@ typedef struct nv_explored
 /* One place for a record in the buffer. */
 typedef struct nv_vector_read
 {
-	uint32_t explored;  /* its number in code order */
-	uint32_t len, skip; /* of the extent; where the record begins in it */
+	uint32_t explored;     /* its number in code order */
+	nv_vector_place place; /* of the record in the file */
 	int32_t result;
 	bool busy, arrived;
 } nv_vector_read;
@@ -66,7 +66,7 @@ typedef struct nv_rerank
 	size_t fed;        /* candidates that CASR has seen or that are damaged */
 	size_t batch_end;  /* candidates of the batch under way end here */
 	size_t next_issue; /* the first of them not looked at */
-	bool batch_reads;  /* the batch read something */
+	bool batch_reads;  /* the batch loaded something */
 	float *kept;       /* vectors in graph space */
 	size_t n_kept, cap_kept;
 	nv_casr casr;

@@ -2,6 +2,7 @@
  * store.c
  *		Creating, opening and closing a sidecar; elements, blobs, statistics.
  */
+#include "page_writer.h"
 #include "store_internal.h"
 
 #include "navis/distance.h"
@@ -76,6 +77,9 @@ store_alloc(const char *dir, nv_cache *cache, nv_store **out, nv_error *err)
 	init_locks(store);
 	store->cache = cache;
 	store->cache_file = atomic_fetch_add(&next_cache_file, 1);
+	store->cache_vectors = atomic_fetch_add(&next_cache_file, 1);
+	store->rmw.most_sealed = NV_RMW_MAX_SEALED;
+	store->rmw.least_sealed = NV_RMW_MIN_SEALED;
 	atomic_store(&store->epoch, 1);
 	store->dir = strdup(dir);
 	if (store->dir == NULL || nv_epochs_init(&store->readers, err) != NV_OK ||
@@ -227,11 +231,17 @@ nv_store_close(nv_store *store)
 	if (store == NULL)
 		return;
 	nv_assert(store->writers == NULL);
+	if (atomic_load(&store->page_writer) != NULL)
+		nv_page_writer_detach(atomic_load(&store->page_writer), store);
 	if (store->cache != NULL)
-		nv_cache_forget(store->cache, store->cache_file);
-	for (int i = 0; i < NV_RMW_PARTITIONS; i++)
 	{
-		nv_rmw_page *page = store->rmw.partition[i].pages;
+		nv_cache_forget(store->cache, store->cache_file);
+		nv_cache_forget(store->cache, store->cache_vectors);
+	}
+	for (int i = 0; i < NV_RMW_PARTITIONS * NV_RMW_CHAINS; i++)
+	{
+		nv_rmw_page *page =
+			store->rmw.partition[i / NV_RMW_CHAINS].pages[i % NV_RMW_CHAINS];
 
 		while (page != NULL)
 		{
@@ -265,10 +275,12 @@ nv_store_close(nv_store *store)
 }
 
 void
-nv_store_fail(nv_store *store)
+nv_store_fail(nv_store *store, const nv_error *why)
 {
-	atomic_store(&store->failed, true);
 	pthread_mutex_lock(&store->rmw.lock);
+	if (!atomic_load(&store->failed) && why != NULL)
+		store->failure = *why;
+	atomic_store(&store->failed, true);
 	pthread_cond_broadcast(&store->rmw.changed);
 	pthread_mutex_unlock(&store->rmw.lock);
 }
@@ -276,11 +288,17 @@ nv_store_fail(nv_store *store)
 nv_status
 nv_store_check(nv_store *store, nv_error *err)
 {
+	nv_error why;
+
 	if (!atomic_load(&store->failed))
 		return NV_OK;
-	return nv_fail(err, NV_EIO, 0,
-				   "an earlier write to \"%s\" failed, it must be opened again",
-				   store->dir);
+	pthread_mutex_lock(&store->rmw.lock);
+	why = store->failure;
+	pthread_mutex_unlock(&store->rmw.lock);
+	return nv_fail(err, NV_EIO, why.sys_errno,
+				   "an earlier write to \"%s\" failed%s%s, it must be opened "
+				   "again",
+				   store->dir, why.status != NV_OK ? ": " : "", why.detail);
 }
 
 /* --- Reading --- */
@@ -549,6 +567,15 @@ other_memory(nv_store *store)
 }
 
 void
+nv_store_count_slots(nv_store *store, uint64_t *all, uint64_t *retired)
+{
+	pthread_mutex_lock(&store->edges.allocator);
+	*all = store->edges.live_slots;
+	pthread_mutex_unlock(&store->edges.allocator);
+	*retired = nv_retire_count(&store->retired);
+}
+
+void
 nv_store_get_stats(nv_store *store, nv_store_stats *stats)
 {
 	memset(stats, 0, sizeof(*stats));
@@ -575,6 +602,8 @@ nv_store_get_stats(nv_store *store, nv_store_stats *stats)
 	pthread_mutex_lock(&store->vectors.lock);
 	stats->freed_vertices = store->vectors.freed_count;
 	pthread_mutex_unlock(&store->vectors.lock);
+	stats->pages_reopened = atomic_load(&store->rmw.counters.reopened);
+	stats->write_waits = atomic_load(&store->rmw.counters.waits);
 	stats->dirty = atomic_load(&store->dirty);
 	stats->failed = atomic_load(&store->failed);
 }

@@ -161,12 +161,12 @@ typedef struct nv_page_lists
 } nv_page_lists;
 
 /*
- * Looks through a copy of a page.  Damaged slots end the look; what it tells
- * is a moment's truth: verify with nv_slot_find, replace with nv_store_relink.
+ * Looks through a copy of a page.  What it tells is a moment's truth: verify
+ * with nv_slot_find, replace with nv_store_relink.
  */
-extern void nv_store_page_lists(const nv_store *store, uint64_t page,
+extern void nv_store_page_lists(nv_store *store, uint64_t page,
 								const uint8_t *bytes, nv_page_lists *lists);
-/* Some writer is still adding lists to the page. */
+/* Some writer is still adding lists to the page, or it is not yet written. */
 extern bool nv_store_page_open(nv_store *store, uint64_t page);
 
 /*
@@ -178,6 +178,27 @@ extern void nv_store_vector_extent(const nv_store *store, uint32_t vertex,
 								   uint32_t *skip);
 /* Upper bound of len over all vertices. */
 extern uint32_t nv_store_vector_extent_max(const nv_store *store);
+
+/*
+ * A vector by way of the cache, where edge pages leave room for it.  True: out
+ * has its vector_bytes bytes.  False: what is to be read, at most
+ * nv_store_vector_read_max bytes, and then handed to nv_store_fill_vector.
+ */
+#define NV_VECTOR_PAGES 3 /* a vector on more pages is not kept */
+
+typedef struct nv_vector_place
+{
+	uint64_t offset;
+	uint32_t len, skip;
+	uint32_t missing; /* bits: pages of it that the cache may take */
+	uint64_t ticket[NV_VECTOR_PAGES];
+} nv_vector_place;
+
+extern bool nv_store_get_vector(nv_store *store, uint32_t vertex, uint8_t *out,
+								nv_vector_place *place);
+extern void nv_store_fill_vector(nv_store *store, const nv_vector_place *place,
+								 const uint8_t *bytes);
+extern uint32_t nv_store_vector_read_max(const nv_store *store);
 
 /*
  * The last set or loaded value of a blob, valid until it is set again; NULL and
@@ -239,6 +260,9 @@ extern nv_status nv_store_make_room(nv_store *store, uint64_t rows,
 extern nv_status nv_writer_create(nv_store *store, nv_writer **writer,
 								  nv_error *err);
 extern void nv_writer_destroy(nv_writer *writer);
+/* Asked while it waits for pages to be written; true: NV_ECANCELLED. */
+extern void nv_writer_set_cancel(nv_writer *writer, nv_cancel_fn cancel,
+								 void *arg);
 
 /*
  * Replaces the list of a vertex out of place: stripe lock, recheck that the
@@ -339,10 +363,15 @@ typedef struct nv_store_stats
 	uint64_t rmw_hits[NV_CACHE_USERS];   /* pages found there */
 	uint64_t pages_written, page_writes; /* edge pages, in so many writes */
 	uint64_t freed_vertices;             /* that wait for the next root */
-	bool dirty;  /* something changed since the last cut */
-	bool failed; /* it refuses changes and must be opened again */
+	uint64_t pages_reopened; /* changed again before they were written */
+	uint64_t write_waits;    /* of writers for the background writer */
+	bool dirty;              /* something changed since the last cut */
+	bool failed;             /* it refuses changes and must be opened again */
 } nv_store_stats;
 
+/* Slots in the edge file, and those of them that the map names no more. */
+extern void nv_store_count_slots(nv_store *store, uint64_t *all,
+								 uint64_t *retired);
 extern void nv_store_get_stats(nv_store *store, nv_store_stats *stats);
 
 #endif

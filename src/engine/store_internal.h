@@ -7,7 +7,8 @@
  * segments.c		arrays in memory, saved in segments, copy on write
  * state_file.c		roots, segment table, reading and writing of the state file
  * checkpoint.c		the protocol that publishes a root
- * edge_file.c		slots, pages of the edge file, bulk writing of lists
+ * edge_file.c		slots, bulk writing of lists
+ * edge_pages.c		pages of the edge file: taken units, owners
  * rmw.c			pages that are being built or written
  * writer.c			replacing a list
  * vector_file.c	places of vectors, bulk writing of vectors
@@ -51,6 +52,13 @@ nv_word_unit(uint64_t word)
 	return (uint32_t) (word >> NV_UNIT_SHIFT) & (NV_PAGE_UNITS - 1);
 }
 
+/* The unit's number in the file. */
+static inline uint64_t
+nv_word_slot(uint64_t word)
+{
+	return word >> NV_UNIT_SHIFT;
+}
+
 static inline uint64_t
 nv_word_tag(uint64_t word)
 {
@@ -60,24 +68,43 @@ nv_word_tag(uint64_t word)
 /* --- Pages being built or written (RMW) --- */
 
 #define NV_RMW_PARTITIONS 256
-/* Sealed pages at most before writers write pages out themselves: 4 MiB. */
-#define NV_RMW_MAX_SEALED 1024
+#define NV_RMW_CHAINS 16 /* of a partition: a look-up meets few other pages */
+/* Sealed pages at most before writers wait, or write pages themselves: 32 MiB.
+ */
+#define NV_RMW_MAX_SEALED 8192
+/* The background writer leaves fewer where they are: they may change again. */
+#define NV_RMW_MIN_SEALED 4096
+
+typedef enum nv_rmw_state
+{
+	NV_RMW_OPEN,   /* its writer's */
+	NV_RMW_SEALED, /* in the list of pages to be written */
+	NV_RMW_WRITING
+} nv_rmw_state;
 
 typedef struct nv_rmw_page
 {
-	struct nv_rmw_page *next;   /* in its partition */
-	struct nv_rmw_page *sealed; /* in the list of sealed pages */
+	struct nv_rmw_page *next;         /* in its partition */
+	struct nv_rmw_page *prev, *later; /* in the list of sealed pages */
 	uint64_t page;
-	uint64_t epoch; /* segment epoch it was opened in */
-	uint32_t used;  /* units; its writer's until it is sealed */
-	uint8_t *bytes; /* changed and copied under the partition's latch */
+	uint64_t epoch;     /* segment epoch it was opened in */
+	nv_rmw_state state; /* under rmw.lock */
+	bool dirty;         /* holds slots that are not in the file */
+	uint8_t *bytes;     /* changed and copied under the partition's latch */
+	uint32_t room;      /* its writer's: units of a slot that fits, at least */
 } nv_rmw_page;
 
 typedef struct nv_rmw_partition
 {
 	pthread_mutex_t latch;
-	nv_rmw_page *pages;
+	nv_rmw_page *pages[NV_RMW_CHAINS];
 } nv_rmw_partition;
+
+typedef struct nv_rmw_counters
+{
+	_Atomic uint64_t reopened; /* sealed pages that were taken back */
+	_Atomic uint64_t waits;    /* of writers, for sealed pages to be written */
+} nv_rmw_counters;
 
 typedef struct nv_rmw
 {
@@ -85,10 +112,15 @@ typedef struct nv_rmw
 	_Atomic uint64_t count; /* pages in RMW */
 	pthread_mutex_t lock;   /* what follows */
 	pthread_cond_t changed;
-	nv_rmw_page *sealed, *last_sealed; /* to be written, oldest first */
+	nv_rmw_page *first_sealed, *last_sealed; /* oldest first */
 	uint64_t sealed_count;
+	uint32_t most_sealed, least_sealed; /* the limits above; fixed */
+	uint64_t sealed_ever;
+	uint64_t passed; /* of these: written or taken back */
+	uint32_t wanted; /* checkpoints and others that want all to be written */
 	/* Pages in RMW that were opened in even and odd segment epochs. */
 	uint64_t unwritten[2];
+	nv_rmw_counters counters;
 } nv_rmw;
 
 extern nv_rmw_page *nv_rmw_page_alloc(nv_error *err);
@@ -96,9 +128,34 @@ extern void nv_rmw_page_free(nv_rmw_page *page);
 
 /* Puts a page into RMW, visible to readers; the gate is held shared. */
 extern void nv_rmw_add(nv_store *store, nv_rmw_page *page);
-/* Its writer lets go of it: from here on it only waits to be written. */
+/* Its writer lets go of it: from here on it waits to be written. */
 extern void nv_rmw_seal(nv_store *store, nv_rmw_page *page);
+/*
+ * Takes a page back that waits to be written and was opened in this epoch, as
+ * one that is open; NULL: it does not.  The gate is held shared.
+ */
+extern nv_rmw_page *nv_rmw_reopen(nv_store *store, uint64_t page);
+/*
+ * Takes the oldest sealed pages out of the list, in the order of the file, max
+ * at most, to be written; then one of:
+ */
+extern uint32_t nv_rmw_take_sealed(nv_store *store, nv_rmw_page **pages,
+								   uint32_t max);
+/* One write wrote them all. */
+extern void nv_rmw_written(nv_store *store, nv_rmw_page **pages, uint32_t n);
+/* They stay in RMW, readable, until the store is closed; it has failed. */
+extern void nv_rmw_not_written(nv_store *store, nv_rmw_page **pages, uint32_t n,
+							   const nv_error *why);
+/* Waits while too many sealed pages wait; NV_ECANCELLED. */
+extern nv_status nv_rmw_await_room(nv_writer *writer, nv_error *err);
 extern nv_rmw_partition *nv_rmw_partition_of(nv_store *store, uint64_t page);
+
+static inline uint32_t
+nv_rmw_chain_of(uint64_t page)
+{
+	return (uint32_t) (page / NV_RMW_PARTITIONS % NV_RMW_CHAINS);
+}
+
 /* Writes pages until none that was opened in `epoch` is left. */
 extern nv_status nv_rmw_drain(nv_store *store, uint64_t epoch, nv_error *err);
 
@@ -107,17 +164,26 @@ extern nv_status nv_rmw_drain(nv_store *store, uint64_t epoch, nv_error *err);
 typedef enum nv_page_state
 {
 	NV_PAGE_FREE,
-	NV_PAGE_IN_RMW,
+	NV_PAGE_OWNED, /* some writer's, until its write is complete */
 	NV_PAGE_WRITTEN
 } nv_page_state;
 
 typedef struct nv_page_info
 {
-	uint64_t birth; /* no slot of the page is older; no cut lies between */
-	uint8_t live;   /* slots not yet released */
+	uint64_t used;  /* units of slots not yet released */
+	uint64_t start; /* first units of these */
+	uint64_t young; /* first units of those born in the epoch, if it is now */
+	uint64_t epoch; /* segment epoch */
 	uint8_t state;
-	bool open; /* in RMW and not sealed */
+	bool guessed; /* after opening: slots may be shorter than `used` says */
 } nv_page_info;
+
+/* Slots on the page that are not yet released. */
+static inline uint32_t
+nv_page_slots(const nv_page_info *info)
+{
+	return (uint32_t) __builtin_popcountll(info->start);
+}
 
 typedef struct nv_edges
 {
@@ -129,8 +195,22 @@ typedef struct nv_edges
 	uint64_t capacity;         /* pages that there is space for on disk */
 	uint64_t pages;            /* ever used */
 	uint64_t free_count;
-	uint64_t live_slots;
+	uint64_t live_slots, used_units;
+	uint64_t hand; /* where to look for a page with room next */
 } nv_edges;
+
+typedef enum nv_page_kind
+{
+	NV_TOOK_NONE,
+	NV_TOOK_EMPTY,
+	NV_TOOK_USED /* there are lists on it: to be read before it is written */
+} nv_page_kind;
+
+/*
+ * Lists come to a page only if so many units are free: its own lists need room
+ * to be rewritten.
+ */
+#define NV_NEAR_UNITS 12
 
 /* Space on disk and in memory for at least `pages` pages. */
 extern nv_status nv_edges_reserve(nv_store *store, uint64_t pages,
@@ -141,24 +221,56 @@ extern nv_status nv_edges_make_room(nv_store *store, uint64_t pages,
 									nv_error *err);
 /* There is no free page and will be none before slots are released. */
 extern bool nv_edges_full(nv_store *store);
-/* A free page, or false: reserve first.  The gate is held shared. */
-extern bool nv_edges_take_page(nv_store *store, uint64_t *page);
-/* A slot is born on page; returns the birth of the page `old`. */
-extern uint64_t nv_edges_add_slot(nv_store *store, uint64_t page, uint64_t old);
-extern void nv_edges_release_slot(nv_store *store, uint64_t page);
-/* Its writer adds no more. */
-extern void nv_edges_page_sealed(nv_store *store, uint64_t page);
-/* The page has left RMW. */
-extern void nv_edges_page_written(nv_store *store, uint64_t page);
+/* A free page, or one with much room; none: reserve first. */
+extern nv_page_kind nv_edges_take_page(nv_store *store, uint32_t units,
+									   uint64_t *page);
+/*
+ * Pages that a list could go to, and how many of its neighbours lie there.  The
+ * first one may be its own.
+ */
+typedef struct nv_near_page
+{
+	uint64_t page;
+	uint32_t lists;
+	uint32_t weight; /* 0: there is no room */
+} nv_near_page;
+
+extern void nv_edges_weigh(nv_store *store, nv_near_page *near, uint32_t n,
+						   uint32_t units);
+/* A page that was taken has not been changed, or its write is complete. */
+extern void nv_edges_give_back(nv_store *store, uint64_t page);
+/* This page, if nobody has it and a slot fits. */
+extern bool nv_edges_take(nv_store *store, uint64_t page, uint32_t units);
+/* Units of the longest slot that fits a page that was taken. */
+extern uint32_t nv_edges_room(nv_store *store, uint64_t page);
+/*
+ * A slot is born on a page, which has room for it: returns its first unit.
+ * old: the word of the slot it replaces, or 0; *old_young: that was born since
+ * the last cut.  The gate is held shared.
+ */
+extern uint32_t nv_edges_add_slot(nv_store *store, uint64_t page,
+								  uint32_t units, uint64_t old,
+								  bool *old_young);
+/* The slot was born since the last cut; the gate is held shared. */
+extern bool nv_edges_is_young(nv_store *store, uint64_t word);
+extern void nv_edges_release_slot(nv_store *store, uint64_t page,
+								  uint32_t unit);
 /* Releases what the retire list lets go of. */
 extern void nv_edges_reclaim(nv_store *store);
-/* Counts of an opened store, from the map; checks bounds of the words. */
+/* Pages of an opened store, from the map; checks bounds of the words. */
 extern nv_status nv_edges_recount(nv_store *store, uint64_t pages,
 								  nv_error *err);
+/* A copy of a page tells how long its slots really are. */
+extern void nv_edges_measure(nv_store *store, uint64_t page,
+							 const uint8_t *bytes);
 
 /* Writes a slot at its place in a page. */
 extern void nv_slot_write(uint8_t *slot, uint32_t vertex, uint64_t sequence,
 						  const uint32_t *ids, uint32_t degree);
+
+/* Units of the slot at a unit of a page; 0: there is none, or it is damaged. */
+extern uint32_t nv_slot_measure(const uint8_t *page, uint32_t unit,
+								uint32_t max_degree);
 
 /* --- Vector file --- */
 
@@ -224,6 +336,8 @@ nv_vector_file_size(uint32_t vector_bytes, uint64_t records)
 }
 
 extern void nv_vectors_end_bulk(nv_store *store);
+/* Before the vertex can be found by its vector. */
+extern void nv_vectors_written(nv_store *store, uint32_t vertex);
 
 /* Space on disk for the vectors of so many more vertices; see vertex.c. */
 extern bool nv_vectors_have_room(nv_store *store, uint64_t rows);
@@ -355,14 +469,26 @@ extern void nv_blob_drop(nv_blob_data *blob);
 
 /* --- The store --- */
 
+#define NV_OPEN_PAGES 16 /* of a writer */
+
 struct nv_writer
 {
 	nv_store *store;
 	struct nv_writer *next, *prev; /* under store->writers_lock */
-	nv_rmw_page *open;             /* touched with the gate held */
-	nv_rmw_page *spare;            /* memory for the next one */
-	uint32_t relinks;              /* since it last reclaimed */
-	nv_unit unit;                  /* where its next vectors go */
+	/* Touched with the gate held: */
+	nv_rmw_page *open[NV_OPEN_PAGES];
+	uint32_t n_open;
+	uint32_t turn;     /* which of them makes place for another */
+	nv_rmw_page *main; /* one more, or NULL: for lists without a near page */
+	/* Its own: */
+	nv_rmw_page *spare; /* memory for the next one */
+	nv_page_kind taken; /* a page that is its own, but not yet in RMW */
+	uint64_t taken_page;
+	bool taken_main;  /* is to be the main one */
+	uint32_t relinks; /* since it last reclaimed */
+	nv_cancel_fn cancel;
+	void *cancel_arg;
+	nv_unit unit; /* where its next vectors go */
 };
 
 struct nv_store
@@ -370,13 +496,17 @@ struct nv_store
 	nv_store_params params;
 	char *dir;
 	nv_cache *cache;
-	uint32_t cache_file; /* its number in the cache */
+	uint32_t cache_file;    /* number of the edge file in the cache */
+	uint32_t cache_vectors; /* number of the vector file there */
 
 	pthread_rwlock_t gate;
 	_Atomic uint64_t epoch; /* segment epoch; raised with the gate exclusive */
 	_Atomic uint64_t sequence; /* the last one given out */
 	_Atomic bool dirty;
 	_Atomic bool failed; /* nothing is published any more */
+	nv_error failure;    /* why, if it is known; under rmw.lock */
+	_Atomic(struct nv_page_writer *) page_writer; /* NULL: none */
+	struct nv_store *next_served;                 /* the page writer's */
 
 	_Atomic uint32_t vertices;
 	_Atomic uint64_t elements;
@@ -435,8 +565,8 @@ nv_next_sequence(nv_store *store)
 	return sequence;
 }
 
-/* Nothing is published from here on. */
-extern void nv_store_fail(nv_store *store);
+/* Nothing is published from here on; why may be NULL. */
+extern void nv_store_fail(nv_store *store, const nv_error *why);
 /* NV_OK, or the error of a store that has failed. */
 extern nv_status nv_store_check(nv_store *store, nv_error *err);
 /* Touches the segment of one field of a map entry; the gate is held. */

@@ -118,7 +118,7 @@ nv_store_bulk_vectors(nv_store *store, const void *vectors, size_t stride,
 		status = write_tail(vf, err);
 	if (status != NV_OK)
 	{
-		nv_store_fail(store); /* the buffer no longer fits the file */
+		nv_store_fail(store, NULL); /* the buffer no longer fits the file */
 		return status;
 	}
 	pthread_rwlock_rdlock(&store->gate);
@@ -182,4 +182,77 @@ nv_store_vector_extent_max(const nv_store *store)
 		return align; /* never across the border of a sector */
 	shift = align - NV_SECTOR;
 	return (uint32_t) nv_round_up(shift + bytes, align);
+}
+
+/* --- Vectors in the cache --- */
+
+bool
+nv_store_get_vector(nv_store *store, uint32_t vertex, uint8_t *out,
+					nv_vector_place *place)
+{
+	uint32_t bytes = store->params.vector_bytes;
+	uint64_t record = atomic_load(nv_map_field(store, vertex, NV_MAP_RECORD));
+	uint64_t start = nv_record_offset(bytes, record), end = start + bytes;
+	uint64_t first = start / NV_PAGE, pages = (end - 1) / NV_PAGE + 1 - first;
+
+	place->missing = 0;
+	if (store->cache == NULL || pages > NV_VECTOR_PAGES ||
+		!nv_cache_has_spare(store->cache, store->cache_vectors, first))
+	{
+		nv_store_vector_extent(store, vertex, &place->offset, &place->len,
+							   &place->skip);
+		return false;
+	}
+	for (uint64_t i = 0; i < pages; i++)
+	{
+		uint64_t from = NV_MAX(start, (first + i) * NV_PAGE);
+		uint64_t to = NV_MIN(end, (first + i + 1) * NV_PAGE);
+
+		if (!nv_cache_get_spare(store->cache, store->cache_vectors, first + i,
+								(uint32_t) (from % NV_PAGE),
+								(uint32_t) (to - from), out + (from - start),
+								&place->ticket[i]))
+			place->missing |= 1u << i;
+	}
+	place->offset = first * NV_PAGE;
+	place->len = (uint32_t) pages * NV_PAGE;
+	place->skip = (uint32_t) (start % NV_PAGE);
+	return place->missing == 0;
+}
+
+void
+nv_store_fill_vector(nv_store *store, const nv_vector_place *place,
+					 const uint8_t *bytes)
+{
+	for (uint32_t i = 0; i < NV_VECTOR_PAGES; i++)
+		if (place->missing & 1u << i)
+			nv_cache_fill_spare(store->cache, store->cache_vectors,
+								place->offset / NV_PAGE + i, place->ticket[i],
+								bytes + (size_t) i * NV_PAGE);
+}
+
+uint32_t
+nv_store_vector_read_max(const nv_store *store)
+{
+	uint32_t longest = nv_store_vector_extent_max(store);
+	uint32_t bytes = store->params.vector_bytes, pages = 1;
+
+	if (store->cache == NULL)
+		return longest;
+	/* Small ones never cross the border of a sector, others begin at one. */
+	if (bytes > NV_SECTOR)
+		pages = (NV_PAGE - NV_SECTOR + bytes - 1) / NV_PAGE + 1;
+	return NV_MAX(longest, NV_MIN(pages, NV_VECTOR_PAGES) * NV_PAGE);
+}
+
+/* The vector of this vertex was written: copies of its pages are too old. */
+void
+nv_vectors_written(nv_store *store, uint32_t vertex)
+{
+	uint32_t bytes = store->params.vector_bytes;
+	uint64_t start = nv_record_offset(bytes, vertex);
+
+	for (uint64_t p = start / NV_PAGE;
+		 store->cache != NULL && p * NV_PAGE < start + bytes; p++)
+		nv_cache_drop_spare(store->cache, store->cache_vectors, p);
 }

@@ -406,6 +406,7 @@ nv_store_enter_vertex(nv_writer *w, uint64_t hash, const uint8_t *code,
 	nv_status status;
 
 	nv_assert(w->unit.next < w->unit.end);
+	nv_vectors_written(store, v);
 	pthread_rwlock_rdlock(&store->gate);
 	epoch = atomic_load(&store->epoch);
 	status = nv_array_touch(&store->map, (uint64_t) v * NV_MAP_ENTRY,

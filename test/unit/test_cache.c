@@ -695,10 +695,74 @@ test_threads(void **state)
 	run_threads(true, 2);
 }
 
+/* --- Spare pages --- */
+
+static void
+test_spare(void **state)
+{
+	nv_cache_params params = {.bytes = 64 * 4500,
+							  .window = 0.10,
+							  .promote = 2,
+							  .promote_search = 16,
+							  .partitions = 1};
+	static uint8_t in[NV_PAGE], out[NV_PAGE];
+	nv_cache_stats stats;
+	nv_cache *cache = NULL;
+	uint64_t ticket, frames;
+	uint32_t there = 0;
+
+	assert_int_equal(nv_cache_create(&params, &cache, NULL), NV_OK);
+	nv_cache_get_stats(cache, &stats);
+	frames = stats.capacity_pages;
+	assert_true(frames > 40);
+	/* They take every frame, one more pushes the oldest out. */
+	for (uint64_t p = 0; p <= frames; p++)
+	{
+		memset(in, (int) p, NV_PAGE);
+		assert_true(nv_cache_has_spare(cache, 2, p));
+		assert_false(nv_cache_get_spare(cache, 2, p, 0, 8, out, &ticket));
+		nv_cache_fill_spare(cache, 2, p, ticket, in);
+		assert_true(nv_cache_get_spare(cache, 2, p, 100, 50, out, &ticket));
+		assert_true(out[0] == (uint8_t) p && out[49] == (uint8_t) p);
+	}
+	nv_cache_get_stats(cache, &stats);
+	assert_int_equal(stats.spare_pages, frames);
+	assert_int_equal(stats.pages, 0);
+	assert_int_equal(stats.lookups, 0);
+	assert_false(nv_cache_get_spare(cache, 2, 0, 0, 8, out, &ticket));
+	/* A page that was read before it changed is not taken. */
+	assert_true(nv_cache_get_spare(cache, 2, 5, 0, 8, out, &ticket));
+	nv_cache_drop_spare(cache, 2, 5);
+	assert_false(nv_cache_get_spare(cache, 2, 5, 0, 8, out, &ticket));
+	nv_cache_drop_spare(cache, 2, 5);
+	nv_cache_fill_spare(cache, 2, 5, ticket, in);
+	assert_false(nv_cache_get_spare(cache, 2, 5, 0, 8, out, &ticket));
+	/* Edge pages take all their frames, and keep them. */
+	for (uint64_t p = 0; p < frames; p++)
+	{
+		assert_false(nv_cache_get(cache, 1, p, NV_CACHE_INSERT, out, &ticket));
+		nv_cache_fill(cache, 1, p, ticket, in);
+		nv_cache_get(cache, 1, p, NV_CACHE_INSERT, out, &ticket);
+	}
+	nv_cache_get_stats(cache, &stats);
+	assert_int_equal(stats.spare_pages, 0);
+	assert_int_equal(stats.pages, frames);
+	assert_false(nv_cache_has_spare(cache, 2, 7));
+	assert_false(nv_cache_get_spare(cache, 2, 7, 0, 8, out, &ticket));
+	nv_cache_fill_spare(cache, 2, 7, ticket, in);
+	for (uint64_t p = 0; p < frames; p++)
+		there += nv_cache_get(cache, 1, p, NV_CACHE_INSERT, out, &ticket);
+	assert_int_equal(there, frames);
+	nv_cache_forget(cache, 1);
+	assert_true(nv_cache_has_spare(cache, 2, 7));
+	nv_cache_free(cache);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_spare),
 		cmocka_unit_test(test_model),
 		cmocka_unit_test(test_promotion),
 		cmocka_unit_test(test_earliest_promoted),
