@@ -321,6 +321,9 @@ one_round(fixture *f)
 	assert_int_equal(i->entrance_live, i->entrance_members);
 }
 
+/* The edge file grows by 64 pages at least. */
+#define EDGE_STEP (64 * NV_PAGE)
+
 static void
 test_rounds(void **state)
 {
@@ -354,7 +357,7 @@ test_rounds(void **state)
 	for (uint32_t round = 2; round < ROUNDS; round++)
 	{
 		assert_int_equal(s[round].vectors, s[1].vectors);
-		assert_true(s[round].edges <= s[1].edges + s[1].edges / 8);
+		assert_true(s[round].edges <= s[1].edges + s[1].edges / 8 + EDGE_STEP);
 		assert_true(s[round].state <= s[1].state + s[1].state / 2);
 	}
 	assert_true(shape.ids <= WINDOW + SLIDE + 200);
