@@ -832,19 +832,24 @@ write_graph(run *r, nv_error *err)
 	return status;
 }
 
-/* The default bucket's warm-up, so that the first query is a fast one. */
+/*
+ * The warm-up of the default bucket, and of position seeking, so that the
+ * first query and the first insert are fast ones.
+ */
 static nv_status
 calibrate_default(run *r, nv_error *err)
 {
+	const nv_config *config = &r->engine->config;
 	int bucket = nv_casr_bucket(NV_DEFAULT_K, NV_DEFAULT_LIST);
+	int seek = nv_casr_bucket(NV_DEFAULT_K, config->insert_list_size);
 	nv_view view = r->body->view;
 	nv_ring *ring;
 	nv_status status;
 
-	enter_phase(r, NV_PHASE_CALIBRATE, r->engine->config.casr_warmup,
+	enter_phase(r, NV_PHASE_CALIBRATE, 2 * (uint64_t) config->casr_warmup,
 				&r->request->u.build.seconds_write);
-	status = nv_ring_create((nv_io_method) r->engine->config.io_method,
-							NV_SEARCH_BUFFER, &ring, err);
+	status = nv_ring_create((nv_io_method) config->io_method, NV_SEARCH_BUFFER,
+							&ring, err);
 	if (status != NV_OK)
 	{
 		/* The first search asks for it again, in the background. */
@@ -858,6 +863,12 @@ calibrate_default(run *r, nv_error *err)
 	atomic_store(&r->body->wanted[bucket], 2);
 	status = nv_calibrate(r->body, &view, bucket, false, ring, run_cancelled, r,
 						  &r->request->done, err);
+	if (status == NV_OK && seek >= 0)
+	{
+		atomic_store(&r->body->wanted_insert[seek], 2);
+		status = nv_calibrate(r->body, &view, seek, true, ring, run_cancelled,
+							  r, &r->request->done, err);
+	}
 	nv_ring_destroy(ring);
 	return status;
 }

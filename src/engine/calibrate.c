@@ -188,6 +188,7 @@ nv_calibrator_main(void *arg)
 	nv_ring *ring = NULL;
 	nv_error err;
 
+	nv_background_thread();
 	if (nv_ring_create((nv_io_method) engine->config.io_method,
 					   NV_SEARCH_BUFFER, &ring, &err) != NV_OK)
 	{

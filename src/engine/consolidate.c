@@ -867,6 +867,7 @@ nv_consolidator_main(void *arg)
 	nv_linker linker = {0};
 	nv_error err;
 
+	nv_background_thread();
 	if (nv_ring_create(method, NV_SEARCH_BUFFER, &linker.ring, &err) != NV_OK ||
 		nv_ring_create(method, 0, &linker.write_ring, &err) != NV_OK)
 		nv_log(NV_LOG_WARNING, "consolidation could not start: %s", err.detail);

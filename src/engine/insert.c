@@ -497,6 +497,7 @@ nv_inserter_main(void *arg)
 	nv_io_method method = (nv_io_method) t.engine->config.io_method;
 	nv_error err;
 
+	nv_background_thread();
 	if (nv_ring_create(method, NV_SEARCH_BUFFER, &t.linker.ring, &err) !=
 			NV_OK ||
 		nv_ring_create(method, 0, &t.linker.write_ring, &err) != NV_OK)

@@ -68,7 +68,6 @@ take_memory(nv_linker *l)
 	size_t row = l->body->view.gspace.gdim * sizeof(float);
 	size_t record = nv_store_vector_extent_max(l->body->store);
 
-	l->turned = nv_alloc(row);
 	l->code = nv_alloc(NV_MAX(params->code_stride, 1u));
 	l->record = aligned_alloc(NV_BLOCK, nv_round_up(record, NV_BLOCK));
 	l->prune_scratch = nv_alloc(nv_prune_scratch_size());
@@ -76,9 +75,8 @@ take_memory(nv_linker *l)
 	/* The list, the newcomer and the centre. */
 	l->list_places = nv_alloc_array(params->max_degree + 2, row);
 	l->page = aligned_alloc(NV_BLOCK, NV_PAGE);
-	return l->turned != NULL && l->code != NULL && l->record != NULL &&
-		   l->prune_scratch != NULL && l->list != NULL &&
-		   l->list_places != NULL && l->page != NULL;
+	return l->code != NULL && l->record != NULL && l->prune_scratch != NULL &&
+		   l->list != NULL && l->list_places != NULL && l->page != NULL;
 }
 
 static bool
@@ -234,41 +232,37 @@ place_of(void *arg, uint32_t candidate)
 	return l->places + (size_t) candidate * l->body->view.gspace.gdim;
 }
 
-/* A candidate's place in code space. */
-static void
-find_place(nv_linker *l, const nv_met *met, float *place)
-{
-	const nv_pq *pq = l->body->pq;
-
-	if (met->vector != NULL)
-		nv_pq_project(pq, met->vector, nv_pq_gdim(pq), 1, place, l->turned);
-	else
-		nv_pq_decode_projected(pq, nv_store_code(l->body->store, met->vertex),
-							   place);
-}
-
 /*
  * Explored vertices as candidates; with dead ones only if all are, and never
- * with one that is about to be freed.
+ * with one that is about to be freed.  Places of loaded vectors come first, so
+ * that all are projected at once: the rotation is read from memory once and
+ * not for each of them.
  */
 static uint32_t
 collect(nv_linker *l, uint32_t self, bool with_dead)
 {
+	const nv_pq *pq = l->body->pq;
 	uint32_t gdim = l->body->view.gspace.gdim;
-	uint32_t met = nv_search_n_met(l->search), n = 0;
+	uint32_t met = nv_search_n_met(l->search), n = 0, exact = 0;
 
 	for (uint32_t i = 0; i < met; i++)
 	{
 		nv_met m = nv_search_met(l->search, i);
+		uint32_t place = m.vector != NULL ? exact : met - 1 - (n - exact);
 
 		if (m.vertex == self || nv_body_dying(l->body, m.vertex) ||
 			!(with_dead || nv_body_live(l->body, m.vertex)))
 			continue;
-		l->vertex[n] = m.vertex;
-		l->cand[n] = (nv_candidate){m.dist, n};
-		find_place(l, &m, l->places + (size_t) n * gdim);
-		n++;
+		if (m.vector != NULL)
+			memcpy(l->turned + (size_t) exact++ * gdim, m.vector,
+				   gdim * sizeof(float));
+		else
+			nv_pq_decode_projected(pq, nv_store_code(l->body->store, m.vertex),
+								   l->places + (size_t) place * gdim);
+		l->vertex[place] = m.vertex;
+		l->cand[n++] = (nv_candidate){m.dist, place};
 	}
+	nv_pq_project(pq, l->turned, gdim, exact, l->places, l->turned);
 	return n;
 }
 
@@ -296,7 +290,8 @@ choose_neighbours(nv_linker *l, uint32_t self, uint32_t *ids, uint32_t *degree,
 
 	if (!nv_grow(&l->cand, &l->cap_cand, met, sizeof(*l->cand)) ||
 		!nv_grow(&l->vertex, &l->cap_vertex, met, sizeof(*l->vertex)) ||
-		!nv_grow(&l->places, &l->cap_places, met * gdim, sizeof(*l->places)))
+		!nv_grow(&l->places, &l->cap_places, met * gdim, sizeof(*l->places)) ||
+		!nv_grow(&l->turned, &l->cap_turned, met * gdim, sizeof(*l->turned)))
 		return nv_fail(err, NV_ENOMEM, 0,
 					   "no memory to choose among %zu vertices", met);
 	n = collect(l, self, false);
@@ -305,8 +300,9 @@ choose_neighbours(nv_linker *l, uint32_t self, uint32_t *ids, uint32_t *degree,
 	if (n == 0 && met_dying(l))
 		return nv_fail(err, NV_EBUSY, 0,
 					   "all vertices around are about to be freed");
-	*degree = nv_robust_prune(l->cand, n, max_degree, l->body->params.alpha, 0,
-							  gdim, place_of, l, l->prune_scratch, ids);
+	*degree = nv_robust_prune(l->cand, n, max_degree, l->body->params.alpha,
+							  NV_BUILD_FILL(max_degree), gdim, place_of, l,
+							  l->prune_scratch, ids);
 	for (uint32_t i = 0; i < *degree; i++)
 		ids[i] = l->vertex[ids[i]];
 	return NV_OK;

@@ -27,8 +27,8 @@ typedef struct nv_linker
 	nv_candidate *cand; /* id: number of the candidate */
 	uint32_t *vertex;   /* of each candidate */
 	float *places;
-	size_t cap_cand, cap_vertex, cap_places;
-	float *turned; /* scratch of a projection */
+	size_t cap_cand, cap_vertex, cap_places, cap_turned;
+	float *turned; /* loaded vectors, and scratch of their projection */
 	void *prune_scratch;
 
 	/* one list that gets a back edge */

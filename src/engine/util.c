@@ -1,11 +1,16 @@
 /*
  * util.c
- *		Memory, errors and the log.
+ *		Memory, errors, the log and the priority of threads.
  */
 #include "util.h"
 
 #include <errno.h>
 #include <stdarg.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define BACKGROUND_NICE 10
 
 void *
 nv_alloc(size_t size)
@@ -100,4 +105,12 @@ nv_log(nv_log_level level, const char *fmt, ...)
 	vsnprintf(line, sizeof(line), fmt, args);
 	va_end(args);
 	log_sink(log_arg, level, line);
+}
+
+/* On Linux each thread has a nice value of its own, and may always raise it. */
+void
+nv_background_thread(void)
+{
+	(void) setpriority(PRIO_PROCESS, (id_t) syscall(SYS_gettid),
+					   BACKGROUND_NICE);
 }

@@ -79,6 +79,12 @@ nv_random_below(uint64_t *state, uint64_t bound)
 	return (uint64_t) (((unsigned __int128) nv_random(state) * bound) >> 64);
 }
 
+/*
+ * The calling thread steps back where others want the processor: what it does
+ * can wait, a search cannot.
+ */
+extern void nv_background_thread(void);
+
 /* Zeroed memory aligned to 64 bytes; NULL when there is none.  Freed by free.
  */
 extern void *nv_alloc(size_t size);
