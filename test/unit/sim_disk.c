@@ -870,20 +870,20 @@ sim_disk_copy(const sim_disk *disk, uint64_t seed)
 }
 
 void
-sim_disk_flip(sim_disk *disk, const char *name, uint64_t below, uint32_t bits,
-			  uint64_t seed)
+sim_disk_flip(sim_disk *disk, const char *name, uint64_t from, uint64_t below,
+			  uint32_t bits, uint64_t seed)
 {
 	uint64_t random = nv_random_seed(seed);
 
 	for (inode *node = disk->all; node != NULL; node = node->next)
 	{
-		if (node->is_dir || node->now.size == 0 ||
+		if (node->is_dir || node->now.size <= from ||
 			strstr(node->path, name) == NULL)
 			continue;
 		for (uint32_t i = 0; i < bits; i++)
 		{
-			uint64_t at =
-				nv_random_below(&random, NV_MIN(node->now.size, below));
+			uint64_t end = NV_MIN(node->now.size, below);
+			uint64_t at = from + nv_random_below(&random, end - from);
 			uint8_t bit = (uint8_t) (1 << nv_random_below(&random, 8));
 
 			node->now.bytes[at] ^= bit;

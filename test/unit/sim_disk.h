@@ -75,10 +75,11 @@ typedef enum sim_policy
 extern sim_disk *sim_disk_crash(const sim_disk *disk, sim_policy policy,
 								bool garbage, uint64_t seed);
 /*
- * Flips `bits` random bits below an offset of files whose path contains `name`.
+ * Flips `bits` random bits between two offsets of files whose path contains
+ * `name`.
  */
-extern void sim_disk_flip(sim_disk *disk, const char *name, uint64_t below,
-						  uint32_t bits, uint64_t seed);
+extern void sim_disk_flip(sim_disk *disk, const char *name, uint64_t from,
+						  uint64_t below, uint32_t bits, uint64_t seed);
 /* Everything so far is durable; the same content with its own future. */
 extern sim_disk *sim_disk_copy(const sim_disk *disk, uint64_t seed);
 

@@ -1125,14 +1125,15 @@ power_fails(world *w)
 		static const struct
 		{
 			const char *file;
-			uint64_t below;
-		} where[] = {{"edges", UINT64_MAX},
-					 {"vectors", UINT64_MAX},
-					 {"state", UINT64_MAX},
-					 {"state", 256}};
+			uint64_t from, below;
+		} where[] = {
+			{"edges", 0, UINT64_MAX},
+			{"vectors", 0, UINT64_MAX},
+			{"state", 0, UINT64_MAX},
+			{"state", offsetof(nv_root, number), offsetof(nv_root, key)}};
 		size_t i = (size_t) pick(w, NV_LENGTH(where));
 
-		sim_disk_flip(after, where[i].file, where[i].below,
+		sim_disk_flip(after, where[i].file, where[i].from, where[i].below,
 					  1 + (uint32_t) pick(w, 8), nv_random(&w->random));
 	}
 	w->counts->changes += sim_disk_changes(w->disk);
