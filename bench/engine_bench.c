@@ -591,7 +591,7 @@ main(int argc, char **argv)
 	b->o.cache_mb = 256;
 	b->o.insert_threads = 2;
 	b->o.insert_list = 100;
-	b->o.queue = 4096;
+	b->o.queue = 500;
 	b->o.rounds = 10;
 	parse(&b->o, argc, argv);
 	memset(&b->key, 1, sizeof(b->key));
