@@ -140,8 +140,8 @@ cell() {
 value() {
 	awk -F' *[|] *' -v key="$2" -v name="${3:-}" '
 		BEGIN { if (name == "") c = 3 }
-		/^[|]/ { for (i = 2; i < NF; i++) if (name != "" && $i == name) c = i }
-		c && $2 == key { print $c; exit }' "$1"
+		c && $2 == key { print $c; exit }
+		/^[|]/ { for (i = 2; i < NF; i++) if (name != "" && $i == name) c = i }' "$1"
 }
 
 # calculate EXPRESSION [FORMAT]
