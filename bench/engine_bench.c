@@ -582,6 +582,7 @@ main(int argc, char **argv)
 		.alpha = 1.2f,
 		.entrance_ratio = 0.01f,
 		.entrance_degree = 32,
+		.consolidate_threshold = 0.1f,
 	};
 	b->o.threads = (uint32_t) sysconf(_SC_NPROCESSORS_ONLN);
 	b->o.clients = bench_parse_numbers("--clients", "1");

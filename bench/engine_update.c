@@ -11,10 +11,11 @@
  *
  * insert builds over the first N rows and inserts the others, each client
  * its share, with at most QUEUE of them waiting to be linked.  replace builds
- * over a window of N rows and in each round deletes the oldest fifth and
- * inserts as many new ones.  Then another index is built over the rows that
- * are there, and the two are compared: recall at equal list sizes, lengths of
- * files.  Exact neighbours are computed here, for the rows of the moment.
+ * over a window of N rows and in each round deletes the oldest fifth,
+ * consolidates as VACUUM does, and inserts as many new ones.  Then another
+ *index is built over the rows that are there, and the two are compared: recall
+ *at equal list sizes, lengths of files.  Exact neighbours are computed here,
+ *for the rows of the moment.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -315,6 +316,19 @@ delete_rows(const bench *b, nv_request *r, const bench_matrix *rows,
 	}
 }
 
+/* As VACUUM asks for it after its deletions; seconds. */
+static double
+consolidate(const bench *b, nv_request *r)
+{
+	uint64_t begun = nv_now_ns();
+
+	r->kind = NV_REQ_CONSOLIDATE;
+	r->u.consolidate =
+		(nv_req_consolidate){.threshold = b->o.params.consolidate_threshold};
+	eb_call(b, r, "consolidate");
+	return (double) (nv_now_ns() - begun) / 1e9;
+}
+
 /* One line for each round, under the heads of its sweep. */
 static void
 print_round(const bench *b, nv_request *r, uint32_t round, double rate,
@@ -344,6 +358,7 @@ replace_round(bench *b, nv_request *r, const bench_matrix *rows, uint32_t first,
 
 	printf("### Round %u\n\n", round);
 	delete_rows(b, r, rows, first, first + part);
+	printf("consolidated in %.2f s\n\n", consolidate(b, r));
 	seconds = insert_rows(b, rows, first + window, first + window + part);
 	exact_truth(b, rows, first + part, window);
 	eb_sweep(b, recalls);

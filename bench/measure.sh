@@ -779,7 +779,8 @@ part_replace() {
 	title "Replacement: the engine alone"
 	describe_updates
 	text "A window of $window rows; in each of ten rounds the oldest fifth is" \
-		"deleted and as many new rows are inserted. No row comes twice."
+		"deleted, the index consolidated, and as many new rows are inserted. No" \
+		"row comes twice."
 	for metric in $metrics; do
 		printf '\n### Replacement, %s\n' "$metric"
 		engine_change replace "$metric" --window $window --rounds 10
