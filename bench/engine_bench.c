@@ -582,6 +582,7 @@ main(int argc, char **argv)
 		.alpha = 1.2f,
 		.entrance_ratio = 0.01f,
 		.entrance_degree = 32,
+		.consolidate_threshold = 0.1f,
 	};
 	b->o.threads = (uint32_t) sysconf(_SC_NPROCESSORS_ONLN);
 	b->o.clients = bench_parse_numbers("--clients", "1");
@@ -591,7 +592,7 @@ main(int argc, char **argv)
 	b->o.cache_mb = 256;
 	b->o.insert_threads = 2;
 	b->o.insert_list = 100;
-	b->o.queue = 4096;
+	b->o.queue = 500;
 	b->o.rounds = 10;
 	parse(&b->o, argc, argv);
 	memset(&b->key, 1, sizeof(b->key));

@@ -11,10 +11,11 @@
  *
  * insert builds over the first N rows and inserts the others, each client
  * its share, with at most QUEUE of them waiting to be linked.  replace builds
- * over a window of N rows and in each round deletes the oldest fifth and
- * inserts as many new ones.  Then another index is built over the rows that
- * are there, and the two are compared: recall at equal list sizes, lengths of
- * files.  Exact neighbours are computed here, for the rows of the moment.
+ * over a window of N rows and in each round deletes the oldest fifth,
+ * consolidates as VACUUM does, and inserts as many new ones.  Then another
+ *index is built over the rows that are there, and the two are compared: recall
+ *at equal list sizes, lengths of files.  Exact neighbours are computed here,
+ *for the rows of the moment.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -24,6 +25,7 @@
 #include "exact.h"
 #include "util.h"
 
+#define QUEUE_CHECK 64   /* rows a client inserts before it looks again */
 #define SHARE 5          /* a round replaces one row of five */
 #define FIRST_OWNER 1000 /* numbers of the inserting clients */
 
@@ -50,15 +52,17 @@ ask_info(const bench *b, nv_request *r)
 	eb_call(b, r, "info");
 }
 
-/* Returns when no row waits to be linked. */
+/* Returns when at most so many rows wait to be linked. */
 static void
-await_linked(const bench *b, nv_request *r)
+await_queue(const bench *b, nv_request *r, uint64_t rows)
 {
-	do
+	for (;;)
 	{
-		usleep(1000);
 		ask_info(b, r);
-	} while (r->u.info.pending_rows > 0);
+		if (r->u.info.pending_rows <= rows)
+			return;
+		usleep(1000);
+	}
 }
 
 /* A place in the insert queue, as a backend takes one; waits for room. */
@@ -84,7 +88,7 @@ feeder_main(void *arg)
 {
 	const feeder *f = arg;
 	const bench *b = f->b;
-	uint32_t dim = f->rows->dim;
+	uint32_t dim = f->rows->dim, sent = 0;
 	nv_request *r = eb_request(b, NV_REQ_INFO, FIRST_OWNER + f->begin);
 
 	for (uint32_t row = f->begin; row < f->end; row += f->step)
@@ -92,6 +96,9 @@ feeder_main(void *arg)
 		const uint32_t *vector = f->rows->words + (size_t) row * dim;
 		nv_journal_entry entry = eb_name(b, row, vector, dim);
 
+		/* Else the engine lets more come and builds over all of them. */
+		if (sent++ % QUEUE_CHECK == 0)
+			await_queue(b, r, b->o.queue);
 		take_place(b, r);
 		r->kind = NV_REQ_INSERT;
 		r->u.insert = (nv_req_insert){
@@ -129,7 +136,7 @@ insert_rows(bench *b, const bench_matrix *rows, uint32_t begin, uint32_t end)
 	}
 	for (uint32_t i = 0; i < clients; i++)
 		pthread_join(feeders[i].thread, NULL);
-	await_linked(b, r);
+	await_queue(b, r, 0);
 	free(r);
 	return (double) (nv_now_ns() - begun) / 1e9;
 }
@@ -160,9 +167,10 @@ print_work(const bench *b, nv_request *r)
 	printf("| lists rewritten | %.1f |\n", (double) i->relinks / seeks);
 	printf("| full lists | %.2f |\n", (double) i->overflows / seeks);
 	printf("| lists moved | %.1f |\n", (double) i->moved / seeks);
-	printf("| promotions | %llu |\n| failures | %llu |\n\n",
+	printf("| promotions | %llu |\n| failures | %llu |\n",
 		   (unsigned long long) i->promotions,
 		   (unsigned long long) i->insert_failures);
+	printf("| vertices the graph was built over | %u |\n\n", i->built);
 	fflush(stdout);
 }
 
@@ -308,6 +316,19 @@ delete_rows(const bench *b, nv_request *r, const bench_matrix *rows,
 	}
 }
 
+/* As VACUUM asks for it after its deletions; seconds. */
+static double
+consolidate(const bench *b, nv_request *r)
+{
+	uint64_t begun = nv_now_ns();
+
+	r->kind = NV_REQ_CONSOLIDATE;
+	r->u.consolidate =
+		(nv_req_consolidate){.threshold = b->o.params.consolidate_threshold};
+	eb_call(b, r, "consolidate");
+	return (double) (nv_now_ns() - begun) / 1e9;
+}
+
 /* One line for each round, under the heads of its sweep. */
 static void
 print_round(const bench *b, nv_request *r, uint32_t round, double rate,
@@ -337,6 +358,7 @@ replace_round(bench *b, nv_request *r, const bench_matrix *rows, uint32_t first,
 
 	printf("### Round %u\n\n", round);
 	delete_rows(b, r, rows, first, first + part);
+	printf("consolidated in %.2f s\n\n", consolidate(b, r));
 	seconds = insert_rows(b, rows, first + window, first + window + part);
 	exact_truth(b, rows, first + part, window);
 	eb_sweep(b, recalls);

@@ -140,8 +140,8 @@ cell() {
 value() {
 	awk -F' *[|] *' -v key="$2" -v name="${3:-}" '
 		BEGIN { if (name == "") c = 3 }
-		/^[|]/ { for (i = 2; i < NF; i++) if (name != "" && $i == name) c = i }
-		c && $2 == key { print $c; exit }' "$1"
+		c && $2 == key { print $c; exit }
+		/^[|]/ { for (i = 2; i < NF; i++) if (name != "" && $i == name) c = i }' "$1"
 }
 
 # calculate EXPRESSION [FORMAT]
@@ -779,7 +779,8 @@ part_replace() {
 	title "Replacement: the engine alone"
 	describe_updates
 	text "A window of $window rows; in each of ten rounds the oldest fifth is" \
-		"deleted and as many new rows are inserted. No row comes twice."
+		"deleted, the index consolidated, and as many new rows are inserted. No" \
+		"row comes twice."
 	for metric in $metrics; do
 		printf '\n### Replacement, %s\n' "$metric"
 		engine_change replace "$metric" --window $window --rounds 10

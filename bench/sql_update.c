@@ -37,6 +37,7 @@
 
 #define MAX_BATCH 1000 /* two parameters a row, 65,535 in all */
 #define POLL_US 10000
+#define LINK_SECONDS 1800 /* a backlog that takes longer has failed */
 #define MAX_ROUNDS 100
 
 /* A session that inserts, with its prepared statement of `batch` rows. */
@@ -164,26 +165,32 @@ insert_batch(inserter *s, const char *statement, uint32_t from)
 
 /* --- the queue of the index --- */
 
-/* Returns when nothing of the navis index waits to be linked. */
+/*
+ * Returns when nothing of the navis index waits to be linked and no build of
+ * the engine's own runs any more.
+ */
 static void
 await_linked(PGconn *conn, const char *index)
 {
-	char sql[256];
+	uint64_t begun = bench_now_ns();
+	char sql[256], state[64];
+	bool done = false;
 
 	snprintf(sql, sizeof(sql),
 			 "SELECT state, pending_rows FROM navis_index_info('%s')", index);
-	for (;;)
+	while (!done)
 	{
 		PGresult *r = sb_checked(conn, PQexec(conn, sql));
-		bool ready = strcmp(PQgetvalue(r, 0, 0), "ready") == 0;
-		bool done = ready && strcmp(PQgetvalue(r, 0, 1), "0") == 0;
 
-		if (!ready && strcmp(PQgetvalue(r, 0, 0), "pending memory full") != 0)
-			bench_die("the index cannot link rows; state", PQgetvalue(r, 0, 0));
+		snprintf(state, sizeof(state), "%s", PQgetvalue(r, 0, 0));
+		done = strcmp(state, "ready") == 0 &&
+			   strcmp(PQgetvalue(r, 0, 1), "0") == 0;
 		PQclear(r);
-		if (done)
-			return;
-		usleep(POLL_US);
+		if (strcmp(state, "no engine") == 0 ||
+			seconds_since(begun) > LINK_SECONDS)
+			bench_die("the index does not link its rows; state", state);
+		if (!done)
+			usleep(POLL_US);
 	}
 }
 
