@@ -445,15 +445,14 @@ sql_under_limit() {
 		ask -c "ALTER SYSTEM SET navis.cache_size = '$((bytes / 16 / 1048576))MB'"
 		stop_server "$dir"
 		forget_cached "$dir/data"
-		limited restart_server "$dir" 2>/dev/null
-		if sql_limited "$method"; then
+		if limited restart_server "$dir" 2>/dev/null && sql_limited "$method"; then
 			note+=", used at most $(($(limit_peak) / 1000000)) MB, page cache included; shared_buffers an eighth of it, navis.cache_size a sixteenth"
 		else
 			note+=": the run failed"
 		fi
 		fact "memory limit of the server with $method" "$note"
-		ask -c "ALTER SYSTEM RESET ALL" || true
 		stop_server "$dir"
+		as_root sh -c ": >'$dir/data/postgresql.auto.conf'"
 		limit_end
 		restart_server "$dir" 2>/dev/null
 	done
