@@ -8,6 +8,8 @@
 #                    directory, removed at the end); on the SSD to be measured
 #   --data FILE      vectors instead of generated ones; --query FILE with them
 #   --pgvector DIR   your own checkout of pgvector; a copy is built and installed
+#   --methods LIST   access methods of the SQL part, of "navis hnsw ivfflat" (navis,
+#                    and hnsw when pgvector is there)
 #   --no-limit       without the parts under a memory limit
 #   --parts LIST     some of "engine ablations sql" (all)
 #
@@ -29,10 +31,10 @@ case $size in
 	small | medium | large | tiny) shift ;;
 	*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
-out= work= data= query= pgvector= parts= no_limit=
+out= work= data= query= pgvector= parts= methods= no_limit=
 while [ $# -gt 0 ]; do
 	case $1 in
-		--out | --work | --data | --query | --pgvector | --parts)
+		--out | --work | --data | --query | --pgvector | --parts | --methods)
 			[ $# -ge 2 ] || { say "$1 needs a value"; exit 2; }
 			printf -v "${1#--}" %s "$2"
 			shift 2
@@ -323,13 +325,19 @@ sql_fact() {
 describe() {
 	case $1 in
 		navis)
-			type=real setting=navis.search_list_size
+			type=real setting=navis.search_list_size sizes=$sql_sweep middle=100
 			create="CREATE INDEX navis_i ON navis_t USING navis (v)"
 			;;
 		hnsw)
-			type=vector setting=hnsw.ef_search
+			type=vector setting=hnsw.ef_search sizes=$sql_sweep middle=100
 			create="CREATE INDEX hnsw_i ON hnsw_t USING hnsw (v vector_l2_ops)"
 			;;
+		ivfflat)
+			type=vector setting=ivfflat.probes sizes=1,4,16,64 middle=16
+			create="CREATE INDEX ivfflat_i ON ivfflat_t USING ivfflat (v vector_l2_ops)
+				WITH (lists = $(awk "BEGIN { print int(sqrt($rows)) }"))"
+			;;
+		*) say "unknown method: $1"; return 1 ;;
 	esac
 	table=$1_t index=$1_i
 }
@@ -353,9 +361,11 @@ field() {
 sql_searches() {
 	local list
 	sql found search --query "$query" --truth "$3" --index "$index" \
-		--sweep "$sql_sweep" --setting "$setting" --clients 1,2 --passes 1 ||
+		--sweep "$sizes" --setting "$setting" --clients 1,2 --passes 1 ||
 		return 1
-	for list in ${sql_sweep//,/ }; do
+	sql_fact "$1" "$2" recall_middle "$(cell "$dir/found" "$middle" recall)"
+	sql_fact "$1" "$2" qps_middle "$(cell "$dir/found" "$middle" "QPS, 2 cl.")"
+	for list in ${sizes//,/ }; do
 		sql_fact "$1" "$2" recall "$(cell "$dir/found" "$list" recall)" "$list"
 		sql_fact "$1" "$2" qps "$(cell "$dir/found" "$list" "QPS, 2 cl.")" "$list"
 		# The latency columns repeat; those of one client come first.
@@ -378,7 +388,8 @@ sql_mixed() {
 	local linked=() round
 	[ "$1" = navis ] && linked=(--index "$index")
 	sql mixed mixed --base "$data" --first "$3" --rows $((spare / 2)) \
-		--query "$query" "${linked[@]}" --sweep 100 --setting "$setting" \
+		--query "$query" "${linked[@]}" --sweep "$middle" \
+		--setting "$setting" \
 		--clients 2 --passes 1 --rate "$rate" --batch 1 --rounds 2
 	for round in 1 2; do
 		sql_fact "$1" "$2" qps_alone "$(cell "$dir/mixed" $round "QPS alone")"
@@ -432,7 +443,7 @@ sql_limited() { # METHOD
 sql_under_limit() {
 	local bytes all method note
 	[ -z "$no_limit" ] || return 0
-	for method in "${methods[@]}"; do
+	for method in $methods; do
 		describe "$method"
 		all=$(($(ask -c "SELECT pg_table_size('$table')") + $(index_bytes "$method")))
 		bytes=$((all / 4 > 48000000 ? all / 4 : 48000000))
@@ -468,7 +479,7 @@ sql_part() {
 	start_server "$dir" "${settings[@]}"
 	server=1
 	ask -c "CREATE EXTENSION navis"
-	methods=(navis)
+	: "${methods:=navis${pgvector:+ hnsw}}"
 	if [ -n "$pgvector" ]; then
 		mkdir -p "$dir/pgvector"
 		(cd "$pgvector" && tar cf - --exclude=./.git .) |
@@ -476,9 +487,8 @@ sql_part() {
 		make -C "$dir/pgvector" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" >&2
 		as_root make -C "$dir/pgvector" -s install PG_CONFIG="$PG_CONFIG" >/dev/null
 		ask -c "CREATE EXTENSION vector"
-		methods+=(hnsw)
 	fi
-	for method in "${methods[@]}"; do
+	for method in $methods; do
 		sql_resident "$method"
 	done
 	sql_under_limit
