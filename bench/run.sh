@@ -55,7 +55,7 @@ case $size in
 	small)
 		rows=30000 batch=1500 batches=3 queries=300 drift=10000 spare=6000
 		search_threads=2 insert_threads=1 warm=2 cadence=(--first-wait 1 --pause 0.5)
-		sweep=(20 40 80 160) sql_sweep=20,40,100,200 rate=100
+		sweep=(20 40 80 160) sql_sweep=20,40,100,200 rate=50
 		;;
 	medium)
 		rows=1000000 batch=20000 batches=10 queries=1000 drift=200000 spare=100000
