@@ -94,7 +94,7 @@ static void
 take_page(simulation *s, uint64_t number, const uint8_t *bytes,
 		  uint32_t **lists, uint32_t *degrees)
 {
-	const nv_store *store = s->body->store;
+	nv_store *store = s->body->store;
 	nv_page_lists on_page;
 
 	nv_store_page_lists(store, number, bytes, &on_page);
