@@ -8,6 +8,7 @@
 #                    directory, removed at the end); on the SSD to be measured
 #   --data FILE      vectors instead of generated ones; --query FILE with them
 #   --pgvector DIR   your own checkout of pgvector; a copy is built and installed
+#   --rows N         instead of the size's
 #   --methods LIST   access methods of the SQL part, of "navis hnsw ivfflat" (navis,
 #                    and hnsw when pgvector is there)
 #   --no-limit       without the parts under a memory limit
@@ -31,7 +32,7 @@ case $size in
 	small | medium | large | tiny) shift ;;
 	*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
-out= work= data= query= pgvector= parts= methods= no_limit=
+out= work= data= query= pgvector= parts= methods= no_limit= only_rows=
 while [ $# -gt 0 ]; do
 	case $1 in
 		--out | --work | --data | --query | --pgvector | --parts | --methods)
@@ -39,6 +40,7 @@ while [ $# -gt 0 ]; do
 			printf -v "${1#--}" %s "$2"
 			shift 2
 			;;
+		--rows) only_rows=${2:?}; shift 2 ;;
 		--no-limit) no_limit=1; shift ;;
 		*) say "unknown: $1"; exit 2 ;;
 	esac
@@ -70,6 +72,7 @@ case $size in
 		;;
 esac
 parts=${parts:-engine ablations sql}
+rows=${only_rows:-$rows}
 [ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
 [ -z "$data" ] || { data=$(realpath "$data"); query=$(realpath "$query"); }
 out=${out:-$top/bench/results/$(date +%F)-$size}
@@ -146,7 +149,7 @@ facts() {
 	fact OpenBLAS "$(package libopenblas0-pthread)"
 	[ -z "$pgvector" ] || fact pgvector "$(sed -n \
 		"s/^default_version = '\(.*\)'/\1/p" "$pgvector/vector.control")"
-	fact command "bash bench/run.sh $size${pgvector:+ --pgvector CHECKOUT}${no_limit:+ --no-limit} --parts \"$parts\""
+	fact command "bash bench/run.sh $size${pgvector:+ --pgvector CHECKOUT}${only_rows:+ --rows $only_rows}${no_limit:+ --no-limit} --parts \"$parts\""
 	fact data "$([ -n "$data" ] && basename "$data" || echo "generated, seed 42"), $rows rows of $dim dimensions, $batches batches of $batch, $queries queries"
 }
 
@@ -208,12 +211,12 @@ engine_part() {
 	limited_engine
 }
 
-# A quarter of the vectors, for everything the process holds; at least 64 MB,
-# which buffers and threads need whatever the rows.
+# A quarter of the vectors, for everything the process holds; at least 96 MB,
+# since buffers and threads take half of that whatever the rows.
 limited_engine() {
 	local all=$(bytes_of "$work/base.fbin") bytes note
 	[ -z "$no_limit" ] || return 0
-	bytes=$((all / 4 > 64000000 ? all / 4 : 64000000))
+	bytes=$((all / 4 > 96000000 ? all / 4 : 96000000))
 	note="$((bytes / 1000000)) MB, $((bytes * 100 / all)) % of the vectors"
 	if ! limit_begin engine "$bytes"; then
 		fact "memory limit of the engine" "none: control groups cannot be used here"
