@@ -17,7 +17,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-NAMES = {"navis": "navis", "hnsw": "pgvector HNSW"}
+NAMES = {"navis": "navis", "hnsw": "pgvector HNSW",
+         "ivfflat": "pgvector IVFFlat"}
 SITUATIONS = {
     "resident": "in memory",
     "inserted": "after one batch of inserts",
@@ -254,22 +255,22 @@ class Report:
         self.text("## SQL, beside peers", "",
                   "Throughput: one batch of single-row INSERTs, to the moment "
                   "when the last row is in the graph. Beside: two clients "
-                  "search with list size (ef_search) 100 while one session "
-                  "inserts at a fixed rate.")
+                  "search with list size or ef_search 100 (16 probes) while one "
+                  "session inserts at a fixed rate.")
         rows = []
         for situation in ("resident", "limited"):
             for m in methods:
                 v = lambda name, size=None: self.sql_value(m, situation, name, size)
-                if v("recall", 100) is None:
+                if v("recall_middle") is None:
                     continue
                 rows.append((NAMES[m], SITUATIONS[situation],
                              number(v("insert_rate"), 0),
                              number(v("rate_beside"), 0),
-                             number(v("qps", 100), 0),
+                             number(v("qps_middle"), 0),
                              number(v("qps_beside"), 0),
                              "{} / {}".format(number(v("p50_beside"), 2),
                                               number(v("p99_beside"), 2)),
-                             number(v("recall", 100), 4)))
+                             number(v("recall_middle"), 4)))
         self.table(["method", "memory", "vectors/s alone", "vectors/s beside",
                     "QPS alone", "QPS beside", "P50 / P99 ms beside",
                     "recall@10"], rows)
@@ -312,7 +313,8 @@ class Report:
             axes.set_yscale("log")
             axes.grid(alpha=0.3)
             axes.legend(fontsize=7)
-        self.table(["method", "situation", "list size / ef_search", "recall@10",
+        self.table(["method", "situation", "list size, ef_search or probes",
+                    "recall@10",
                     "QPS, two clients", "P50 ms, one client", "P99 ms"], rows)
         self.picture(figure, "sql", "SQL: recall against QPS and P99")
 

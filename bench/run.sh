@@ -8,6 +8,9 @@
 #                    directory, removed at the end); on the SSD to be measured
 #   --data FILE      vectors instead of generated ones; --query FILE with them
 #   --pgvector DIR   your own checkout of pgvector; a copy is built and installed
+#   --rows N         instead of the size's
+#   --methods LIST   access methods of the SQL part, of "navis hnsw ivfflat" (navis,
+#                    and hnsw when pgvector is there)
 #   --no-limit       without the parts under a memory limit
 #   --parts LIST     some of "engine ablations sql" (all)
 #
@@ -29,14 +32,15 @@ case $size in
 	small | medium | large | tiny) shift ;;
 	*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
-out= work= data= query= pgvector= parts= no_limit=
+out= work= data= query= pgvector= parts= methods= no_limit= only_rows=
 while [ $# -gt 0 ]; do
 	case $1 in
-		--out | --work | --data | --query | --pgvector | --parts)
+		--out | --work | --data | --query | --pgvector | --parts | --methods)
 			[ $# -ge 2 ] || { say "$1 needs a value"; exit 2; }
 			printf -v "${1#--}" %s "$2"
 			shift 2
 			;;
+		--rows) only_rows=${2:?}; shift 2 ;;
 		--no-limit) no_limit=1; shift ;;
 		*) say "unknown: $1"; exit 2 ;;
 	esac
@@ -53,7 +57,7 @@ case $size in
 	small)
 		rows=30000 batch=1500 batches=3 queries=300 drift=10000 spare=6000
 		search_threads=2 insert_threads=1 warm=2 cadence=(--first-wait 1 --pause 0.5)
-		sweep=(20 40 80 160) sql_sweep=20,40,100,200 rate=100
+		sweep=(20 40 80 160) sql_sweep=20,40,100,200 rate=50
 		;;
 	medium)
 		rows=1000000 batch=20000 batches=10 queries=1000 drift=200000 spare=100000
@@ -68,6 +72,7 @@ case $size in
 		;;
 esac
 parts=${parts:-engine ablations sql}
+rows=${only_rows:-$rows}
 [ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
 [ -z "$data" ] || { data=$(realpath "$data"); query=$(realpath "$query"); }
 out=${out:-$top/bench/results/$(date +%F)-$size}
@@ -144,7 +149,7 @@ facts() {
 	fact OpenBLAS "$(package libopenblas0-pthread)"
 	[ -z "$pgvector" ] || fact pgvector "$(sed -n \
 		"s/^default_version = '\(.*\)'/\1/p" "$pgvector/vector.control")"
-	fact command "bash bench/run.sh $size${pgvector:+ --pgvector CHECKOUT}${no_limit:+ --no-limit} --parts \"$parts\""
+	fact command "bash bench/run.sh $size${pgvector:+ --pgvector CHECKOUT}${only_rows:+ --rows $only_rows}${no_limit:+ --no-limit} --parts \"$parts\""
 	fact data "$([ -n "$data" ] && basename "$data" || echo "generated, seed 42"), $rows rows of $dim dimensions, $batches batches of $batch, $queries queries"
 }
 
@@ -206,12 +211,12 @@ engine_part() {
 	limited_engine
 }
 
-# A quarter of the vectors, for everything the process holds; at least 64 MB,
-# which buffers and threads need whatever the rows.
+# A quarter of the vectors, for everything the process holds; at least 96 MB,
+# since buffers and threads take half of that whatever the rows.
 limited_engine() {
 	local all=$(bytes_of "$work/base.fbin") bytes note
 	[ -z "$no_limit" ] || return 0
-	bytes=$((all / 4 > 64000000 ? all / 4 : 64000000))
+	bytes=$((all / 4 > 96000000 ? all / 4 : 96000000))
 	note="$((bytes / 1000000)) MB, $((bytes * 100 / all)) % of the vectors"
 	if ! limit_begin engine "$bytes"; then
 		fact "memory limit of the engine" "none: control groups cannot be used here"
@@ -323,13 +328,19 @@ sql_fact() {
 describe() {
 	case $1 in
 		navis)
-			type=real setting=navis.search_list_size
+			type=real setting=navis.search_list_size sizes=$sql_sweep middle=100
 			create="CREATE INDEX navis_i ON navis_t USING navis (v)"
 			;;
 		hnsw)
-			type=vector setting=hnsw.ef_search
+			type=vector setting=hnsw.ef_search sizes=$sql_sweep middle=100
 			create="CREATE INDEX hnsw_i ON hnsw_t USING hnsw (v vector_l2_ops)"
 			;;
+		ivfflat)
+			type=vector setting=ivfflat.probes sizes=1,4,16,64 middle=16
+			create="CREATE INDEX ivfflat_i ON ivfflat_t USING ivfflat (v vector_l2_ops)
+				WITH (lists = $(awk "BEGIN { print int(sqrt($rows)) }"))"
+			;;
+		*) say "unknown method: $1"; return 1 ;;
 	esac
 	table=$1_t index=$1_i
 }
@@ -353,9 +364,11 @@ field() {
 sql_searches() {
 	local list
 	sql found search --query "$query" --truth "$3" --index "$index" \
-		--sweep "$sql_sweep" --setting "$setting" --clients 1,2 --passes 1 ||
+		--sweep "$sizes" --setting "$setting" --clients 1,2 --passes 1 ||
 		return 1
-	for list in ${sql_sweep//,/ }; do
+	sql_fact "$1" "$2" recall_middle "$(cell "$dir/found" "$middle" recall)"
+	sql_fact "$1" "$2" qps_middle "$(cell "$dir/found" "$middle" "QPS, 2 cl.")"
+	for list in ${sizes//,/ }; do
 		sql_fact "$1" "$2" recall "$(cell "$dir/found" "$list" recall)" "$list"
 		sql_fact "$1" "$2" qps "$(cell "$dir/found" "$list" "QPS, 2 cl.")" "$list"
 		# The latency columns repeat; those of one client come first.
@@ -378,7 +391,8 @@ sql_mixed() {
 	local linked=() round
 	[ "$1" = navis ] && linked=(--index "$index")
 	sql mixed mixed --base "$data" --first "$3" --rows $((spare / 2)) \
-		--query "$query" "${linked[@]}" --sweep 100 --setting "$setting" \
+		--query "$query" "${linked[@]}" --sweep "$middle" \
+		--setting "$setting" \
 		--clients 2 --passes 1 --rate "$rate" --batch 1 --rounds 2
 	for round in 1 2; do
 		sql_fact "$1" "$2" qps_alone "$(cell "$dir/mixed" $round "QPS alone")"
@@ -432,7 +446,7 @@ sql_limited() { # METHOD
 sql_under_limit() {
 	local bytes all method note
 	[ -z "$no_limit" ] || return 0
-	for method in "${methods[@]}"; do
+	for method in $methods; do
 		describe "$method"
 		all=$(($(ask -c "SELECT pg_table_size('$table')") + $(index_bytes "$method")))
 		bytes=$((all / 4 > 48000000 ? all / 4 : 48000000))
@@ -445,15 +459,14 @@ sql_under_limit() {
 		ask -c "ALTER SYSTEM SET navis.cache_size = '$((bytes / 16 / 1048576))MB'"
 		stop_server "$dir"
 		forget_cached "$dir/data"
-		limited restart_server "$dir" 2>/dev/null
-		if sql_limited "$method"; then
+		if limited restart_server "$dir" 2>/dev/null && sql_limited "$method"; then
 			note+=", used at most $(($(limit_peak) / 1000000)) MB, page cache included; shared_buffers an eighth of it, navis.cache_size a sixteenth"
 		else
 			note+=": the run failed"
 		fi
 		fact "memory limit of the server with $method" "$note"
-		ask -c "ALTER SYSTEM RESET ALL" || true
 		stop_server "$dir"
+		as_root sh -c ": >'$dir/data/postgresql.auto.conf'"
 		limit_end
 		restart_server "$dir" 2>/dev/null
 	done
@@ -469,7 +482,7 @@ sql_part() {
 	start_server "$dir" "${settings[@]}"
 	server=1
 	ask -c "CREATE EXTENSION navis"
-	methods=(navis)
+	: "${methods:=navis${pgvector:+ hnsw}}"
 	if [ -n "$pgvector" ]; then
 		mkdir -p "$dir/pgvector"
 		(cd "$pgvector" && tar cf - --exclude=./.git .) |
@@ -477,9 +490,8 @@ sql_part() {
 		make -C "$dir/pgvector" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" >&2
 		as_root make -C "$dir/pgvector" -s install PG_CONFIG="$PG_CONFIG" >/dev/null
 		ask -c "CREATE EXTENSION vector"
-		methods+=(hnsw)
 	fi
-	for method in "${methods[@]}"; do
+	for method in $methods; do
 		sql_resident "$method"
 	done
 	sql_under_limit

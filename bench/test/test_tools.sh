@@ -110,6 +110,7 @@ says "a pass beside" "^\[ .*inserted [0-9]+ of 500, .* QPS"
 says "the run" "^--- Inserted: 1000 vectors"
 # Against the truth of the rows there are, new ones included.
 holds "recall after the batches" "$(number after recall) >= 0.95"
+holds "the entrance graph grows" "$(number batch promotions) > 0"
 holds "all rows are in the graph" "$(number batch vertices) == 4000"
 fingerprint | cmp -s - before
 ok $? "batches leave the index as it was"
