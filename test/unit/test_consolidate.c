@@ -321,8 +321,11 @@ one_round(fixture *f)
 	assert_int_equal(i->entrance_live, i->entrance_members);
 }
 
-/* The edge file grows by 64 pages at least. */
-#define EDGE_STEP (64 * NV_PAGE)
+/*
+ * Nobody asks for a checkpoint before 2,048 of them are dead, 64 pages
+ * here, and the edge file grows by 64 pages at least.
+ */
+#define EDGE_STEP (2 * 64 * NV_PAGE)
 
 static void
 test_rounds(void **state)
