@@ -388,8 +388,6 @@ nv_job_build_abort(nv_engine *engine, nv_job *job)
 void
 nv_builds_expire(nv_engine *engine)
 {
-	uint64_t now = nv_now_ns();
-
 	for (uint32_t i = 0; i < NV_MAX_INDEXES; i++)
 	{
 		nv_build *dead = NULL;
@@ -400,7 +398,7 @@ nv_builds_expire(nv_engine *engine)
 		{
 			pthread_mutex_lock(&x->lock);
 			if (x->build != NULL && !x->build->running &&
-				(now - x->build->used_ns > BUILD_IDLE_NS ||
+				(nv_elapsed_ns(x->build->used_ns) > BUILD_IDLE_NS ||
 				 atomic_load(&x->build->cancelled)))
 			{
 				dead = x->build;

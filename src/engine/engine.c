@@ -321,7 +321,8 @@ checkpoint_due(nv_index *index, bool now)
 	if (body == NULL)
 		return false;
 	nv_store_get_stats(body->store, &stats);
-	due = now || nv_now_ns() - atomic_load(&index->checkpointed_ns) > timeout ||
+	due = now ||
+		  nv_elapsed_ns(atomic_load(&index->checkpointed_ns)) > timeout ||
 		  nv_checkpoint_wanted(body);
 	nv_body_put(body);
 	return (due && stats.dirty) || stats.failed;

@@ -228,7 +228,7 @@ open_index(nv_index *index, nv_req_open *open, const char *title, nv_error *err)
 	open->followed = index->followed;
 	if (index->state == NV_INDEX_OPENING ||
 		(index->state == NV_INDEX_NO_GRAPH &&
-		 nv_now_ns() - index->no_graph_ns > NO_GRAPH_RETRY_NS))
+		 nv_elapsed_ns(index->no_graph_ns) > NO_GRAPH_RETRY_NS))
 	{
 		open->state = NV_INDEX_OPENING;
 		status = new_pass(index, &open->pass, err);

@@ -47,6 +47,18 @@ nv_now_ns(void)
 	return (uint64_t) ts.tv_sec * 1000000000u + (uint64_t) ts.tv_nsec;
 }
 
+/*
+ * Nanoseconds since a moment that another thread may have noted after the
+ * caller last looked at the clock: never less than none.
+ */
+static inline uint64_t
+nv_elapsed_ns(uint64_t since)
+{
+	uint64_t now = nv_now_ns();
+
+	return now > since ? now - since : 0;
+}
+
 /* xorshift64*: seeded, reproducible; state must not be 0. */
 static inline uint64_t
 nv_random(uint64_t *state)

@@ -5,6 +5,8 @@
  */
 #include "engine_fixture.h"
 
+#include "engine_internal.h"
+
 /* --- tests --- */
 
 static void
@@ -478,6 +480,44 @@ test_bad_requests(void **state)
 	assert_int_equal(call(f), NV_ENOENT);
 }
 
+/* --- Builds that nobody has left --- */
+
+typedef struct expirer
+{
+	nv_engine *engine;
+	_Atomic bool stop;
+} expirer;
+
+static void *
+expire_builds(void *arg)
+{
+	expirer *e = arg;
+
+	while (!atomic_load(&e->stop))
+		nv_builds_expire(e->engine);
+	return NULL;
+}
+
+/* A build begun while the housekeeper looks for idle ones is not idle. */
+static void
+test_young_builds(void **state)
+{
+	fixture *f = *state;
+	expirer e = {.engine = f->engine};
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, expire_builds, &e), 0);
+	for (int i = 0; i < 300; i++)
+	{
+		assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
+		assert_int_equal(build_add(f, 0, 50), NV_OK);
+		begin(f, NV_REQ_BUILD_ABORT);
+		assert_int_equal(call(f), NV_OK);
+	}
+	atomic_store(&e.stop, true);
+	pthread_join(thread, NULL);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -500,6 +540,7 @@ main(void)
 		TEST(test_memory_limits),
 		TEST(test_pending_limit),
 		TEST(test_cancel),
+		TEST(test_young_builds),
 		TEST(test_cursors),
 		TEST(test_damage),
 		TEST(test_quarantine),
