@@ -30,8 +30,8 @@ limit_begin() {
 		say "no memory limit: no memory controller under /sys/fs/cgroup"
 		return 1
 	fi
-	if ! mkdir "$root/$name" 2>/dev/null; then
-		say "no memory limit: $root is read-only (a container without its own?)"
+	if ! mkdir "$root/$name"; then
+		say "no memory limit: $root cannot be written to (a container without its own?)"
 		return 1
 	fi
 	if [ -e "$root/$name/memory.max" ]; then

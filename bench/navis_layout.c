@@ -447,7 +447,6 @@ run(simulation *s)
 	nv_io_set_readonly(true);
 	tool_read_head(&s->tool, s->o.dir);
 	s->tool.config.insert_threads = 0;
-	s->tool.config.cache_size = 0;
 	tool_start(&s->tool, s->o.dir);
 	tool_open(&s->tool, s->o.dir);
 	s->index = nv_index_get(s->tool.engine, &s->tool.key, false);

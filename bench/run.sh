@@ -393,7 +393,7 @@ sql_mixed() {
 	sql mixed mixed --base "$data" --first "$3" --rows $((spare / 2)) \
 		--query "$query" "${linked[@]}" --sweep "$middle" \
 		--setting "$setting" \
-		--clients 2 --passes 1 --rate "$rate" --batch 1 --rounds 2
+		--clients 2 --passes 1 --rate "$rate" --batch 1 --rounds 2 || return 1
 	for round in 1 2; do
 		sql_fact "$1" "$2" qps_alone "$(cell "$dir/mixed" $round "QPS alone")"
 		sql_fact "$1" "$2" qps_beside "$(cell "$dir/mixed" $round "QPS beside")"
@@ -451,8 +451,8 @@ sql_under_limit() {
 		all=$(($(ask -c "SELECT pg_table_size('$table')") + $(index_bytes "$method")))
 		bytes=$((all / 4 > 48000000 ? all / 4 : 48000000))
 		note="$((bytes / 1000000)) MB, $((bytes * 100 / all)) % of table and index"
-		if ! limit_begin sql "$bytes"; then
-			fact "server's memory limit" "none: control groups cannot be used here"
+		if ! limit_begin "sql-$method" "$bytes"; then
+			fact "memory limit of the server with $method" "none: control groups cannot be used here"
 			return 0
 		fi
 		ask -c "ALTER SYSTEM SET shared_buffers = '$((bytes / 8 / 1048576))MB'"
@@ -465,7 +465,8 @@ sql_under_limit() {
 			note+=": the run failed"
 		fi
 		fact "memory limit of the server with $method" "$note"
-		stop_server "$dir"
+		# A server that the limit killed may be in the middle of its recovery.
+		as_server pg_ctl -D "$dir/data" -m immediate -w -s stop || true
 		as_root sh -c ": >'$dir/data/postgresql.auto.conf'"
 		limit_end
 		restart_server "$dir" 2>/dev/null
