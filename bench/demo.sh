@@ -346,7 +346,11 @@ insert_word() {
 	fact "inserted" "$held_out"
 	IFS='|' read -r after mode pending < <(nearest_to $neighbour)
 	fact "nearest to $neighbour" "$after"
-	fact "answered by" "the $mode, and $pending row that is not linked yet, compared exactly"
+	if [ "$pending" = 0 ]; then
+		fact "answered by" "the $mode: the row is linked into it already"
+	else
+		fact "answered by" "the $mode, and $pending row that is not linked yet, compared exactly"
+	fi
 	check "the way the index answered" "$mode" graph
 	grep -qw $held_out <<<"$after" || fail "$held_out was not found"
 	if grep -qw $held_out <<<"$before"; then

@@ -352,16 +352,17 @@ typedef enum nv_build_phase
  * CONSOLIDATE: takes the vertices that are dead now out of the graph, if their
  * share of all is above threshold (0: if there are any), and frees them. Starts
  * a run or waits for the one that is under way; DONE when the share is not
- * above the threshold any more, or nothing can be done about it.  The threshold
- * is not kept.  Abandoning it stops a run that nobody else wants; what that has
- * rewired stays.  NV_EUNUSABLE: the index is not READY; NV_EBUSY: a rebuild
- * runs, which leaves the dead behind.  Progress in phase
- * (nv_consolidate_phase), done and total (edge pages).
+ * above the threshold any more, or nothing can be done about it.  With keep = 1
+ * the threshold is from now on also the index's own.  Abandoning it stops a run
+ * that nobody else wants; what that has rewired stays.  NV_EUNUSABLE: the index
+ * is not READY; NV_EBUSY: a rebuild runs, which leaves the dead behind.
+ * Progress in phase (nv_consolidate_phase), done and total (edge pages).
  */
 typedef struct nv_req_consolidate
 {
 	/* in */
 	float threshold;
+	uint32_t keep;
 	/* out */
 	uint32_t runs;  /* that were waited for: 0 if there was nothing to do */
 	uint64_t freed; /* vertices they freed */

@@ -126,6 +126,7 @@ consolidate(NavisVacuum *vacuum)
 		return;
 	request->u.consolidate.threshold =
 		navis_consolidate_threshold(vacuum->index);
+	request->u.consolidate.keep = 1;
 	if (navis_request_call(request, NULL, NULL) != NV_OK ||
 		request->u.consolidate.runs == 0)
 		return;

@@ -103,6 +103,7 @@ nv_calibrate(nv_body *body, const nv_view *view, int bucket, bool seek,
 	float *vector = nv_alloc(params->vector_bytes);
 	uint64_t random = nv_random_seed((uint64_t) bucket + 1);
 	nv_search *search = NULL;
+	bool calibrated = false;
 	nv_status status;
 
 	status = buffer != NULL && vector != NULL
@@ -127,7 +128,11 @@ nv_calibrate(nv_body *body, const nv_view *view, int bucket, bool seek,
 			observe(body, view, bucket, seek, search, ring, self, vector, err);
 		if (done != NULL)
 			atomic_fetch_add(done, 1);
+		calibrated = true;
 	}
+	/* Worth a checkpoint, also where nothing else has changed. */
+	if (status == NV_OK && calibrated)
+		atomic_store(&body->windows_unsaved, true);
 	nv_search_free(search);
 	free(buffer);
 	free(vector);

@@ -606,12 +606,25 @@ run_failed(nv_index *index, nv_body *body, const nv_error *err)
 	atomic_store(&index->consolidate_after_ns, nv_now_ns() + RETRY_NS);
 	if (err->status == NV_ECORRUPT)
 		nv_index_damaged(index, body);
-	nv_log(NV_LOG_WARNING,
-		   "consolidation of index %u of database %u failed: %s",
-		   index->params.index_oid, index->key.database, err->detail);
+	nv_log(NV_LOG_WARNING, "consolidation of %s failed: %s", index->title,
+		   err->detail);
 }
 
 /* --- Requests --- */
+
+/* The index's own threshold becomes the request's. */
+static void
+keep_threshold(nv_engine *engine, const nv_request *request)
+{
+	nv_index *index = nv_index_get(engine, &request->key, false);
+
+	if (index == NULL)
+		return;
+	pthread_mutex_lock(&index->lock);
+	index->params.consolidate_threshold = request->u.consolidate.threshold;
+	pthread_mutex_unlock(&index->lock);
+	nv_index_put(index);
+}
 
 void
 nv_request_consolidate(nv_engine *engine, nv_request *request)
@@ -625,6 +638,8 @@ nv_request_consolidate(nv_engine *engine, nv_request *request)
 		nv_answer(engine, request, NV_ENOMEM, &err);
 		return;
 	}
+	if (request->u.consolidate.keep)
+		keep_threshold(engine, request);
 	wish->request = request;
 	atomic_store(&request->phase, NV_CONSOLIDATE_WAIT);
 	pthread_mutex_lock(&engine->consolidate_lock);

@@ -316,7 +316,7 @@ checkpoint_due(nv_index *index, bool now)
 		(uint64_t) index->engine->config.checkpoint_timeout * 1000000000u;
 	nv_body *body = nv_index_body(index);
 	nv_store_stats stats = {0};
-	bool due;
+	bool due, changed;
 
 	if (body == NULL)
 		return false;
@@ -324,8 +324,10 @@ checkpoint_due(nv_index *index, bool now)
 	due = now ||
 		  nv_elapsed_ns(atomic_load(&index->checkpointed_ns)) > timeout ||
 		  nv_checkpoint_wanted(body);
+	changed = stats.dirty ||
+			  (atomic_load(&body->windows_unsaved) && !nv_io_readonly());
 	nv_body_put(body);
-	return (due && stats.dirty) || stats.failed;
+	return (due && changed) || stats.failed;
 }
 
 void

@@ -95,6 +95,7 @@ typedef struct nv_body
 	nv_entrance *left_entrance;     /* the old one, while it may be in use */
 	_Atomic uint64_t freed;         /* raised before vertices are freed */
 	_Atomic uint64_t unsaved;       /* rows linked since the last cut */
+	_Atomic bool windows_unsaved;   /* buckets were calibrated since then */
 	uint64_t entrance_saved;        /* its changes then; checkpoint_lock */
 	_Atomic uint64_t damaged;
 	/* Buckets to be calibrated: 1 asked for, 2 in work, done or given up. */

@@ -271,6 +271,12 @@ nv_io_set_readonly(bool on)
 	atomic_store(&read_only, on);
 }
 
+bool
+nv_io_readonly(void)
+{
+	return atomic_load(&read_only);
+}
+
 nv_status
 nv_file_open(const char *path, int flags, nv_file **file, nv_error *err)
 {

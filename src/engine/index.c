@@ -222,6 +222,7 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 		return NV_OK;
 	pthread_mutex_lock(&index->checkpoint_lock);
 	start = nv_now_ns();
+	atomic_store(&body->windows_unsaved, false);
 	status = save_calibration(body, err);
 	if (status == NV_OK)
 		status = save_entrance(body, err);

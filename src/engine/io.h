@@ -69,6 +69,7 @@ extern nv_status nv_dir_sync(const char *path, nv_error *err);
  * and creating then fail.  For programs that must not change what they open.
  */
 extern void nv_io_set_readonly(bool on);
+extern bool nv_io_readonly(void);
 
 /* --- Names (names.c) --- */
 

@@ -277,8 +277,10 @@ start_engine(void)
 	atomic_store(&navis_control->incarnation, incarnation);
 	atomic_store(&navis_control->worker_state, NAVIS_WORKER_RUNNING);
 	ereport(LOG, (errmsg("navis engine started"),
-				  errdetail("Directory \"%s\", %u search threads.",
-							config.directory, config.search_threads)));
+				  errdetail(
+					  "Directory \"%s\", %u search threads, %u insert threads.",
+					  config.directory, config.search_threads,
+					  config.insert_threads)));
 	navis_launch_soon();
 }
 

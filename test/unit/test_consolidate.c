@@ -121,6 +121,15 @@ consolidate(fixture *f, float threshold)
 	return call(f);
 }
 
+/* Makes the threshold the index's own, too. */
+static nv_status
+keep_threshold(fixture *f, float threshold)
+{
+	begin(f, NV_REQ_CONSOLIDATE)->u.consolidate.threshold = threshold;
+	f->r->u.consolidate.keep = 1;
+	return call(f);
+}
+
 /* --- Checks --- */
 
 /* All that a scan gives that is read to its end, as a bitmap of elements. */
@@ -747,6 +756,16 @@ test_threshold(void **state)
 	/* 1 is never exceeded. */
 	assert_int_equal(consolidate(f, 1), NV_OK);
 	assert_int_equal(f->r->u.consolidate.runs, 0);
+	/* A request may change the index's own; above it the engine consolidates.
+	 */
+	assert_int_equal(keep_threshold(f, 1), NV_OK);
+	delete_some(f, 580, 400, 1);
+	assert_int_equal(consolidate(f, 1), NV_OK);
+	assert_int_equal(f->r->u.consolidate.deleted, 400);
+	assert_int_equal(keep_threshold(f, 0.5f), NV_OK);
+	assert_int_equal(f->r->u.consolidate.deleted, 400);
+	delete_some(f, 980, 400, 1);
+	await_freed(f, 1380);
 	f->key.identity[3] ^= 1;
 	assert_int_equal(consolidate(f, 0), NV_ENOENT);
 }

@@ -118,6 +118,25 @@ test_restart(void **state)
 	assert_int_equal(st, NV_INDEX_READY);
 }
 
+/* Rerank windows are kept although nothing else changed since the build. */
+static void
+test_restart_calibrated(void **state)
+{
+	fixture *f = *state;
+	nv_bucket_info before;
+	uint32_t st;
+
+	build_all(f);
+	assert_int_equal(info(f)->n_buckets, 1);
+	before = *(const nv_bucket_info *) f->r->data;
+	stop_engine(f, true);
+	start_engine(f);
+	assert_int_equal(open_index(f, f->n, 0, 0, true, &st), 0);
+	assert_int_equal(st, NV_INDEX_READY);
+	assert_int_equal(info(f)->n_buckets, 1);
+	assert_memory_equal(f->r->data, &before, sizeof(before));
+}
+
 /* Deletes without a checkpoint are lost; the journal's walk finds them. */
 static void
 test_restart_behind_journal(void **state)
@@ -531,6 +550,7 @@ main(void)
 		TEST(test_complete_scan),
 		TEST(test_rows_come_and_go),
 		TEST(test_restart),
+		TEST(test_restart_calibrated),
 		TEST(test_restart_behind_journal),
 		TEST(test_lost_sidecar_rebuild),
 		TEST(test_rebuild_in_place),
