@@ -255,7 +255,13 @@ reset_index(nv_index *index, const nv_error *err)
 	nv_passes_free(index);
 	pthread_mutex_unlock(&index->lock);
 	if (body != NULL)
+	{
 		nv_insert_wait(index->engine, body);
+		nv_store_give_up(body->store);
+		/* A checkpoint that began before ends; others are refused. */
+		pthread_mutex_lock(&index->checkpoint_lock);
+		pthread_mutex_unlock(&index->checkpoint_lock);
+	}
 	nv_body_put(body);
 	pthread_mutex_lock(&index->lock);
 	index->loaded = false;

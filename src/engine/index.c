@@ -112,19 +112,26 @@ nv_index_body(nv_index *index)
 	return body;
 }
 
-/* The answer of a search may lack rows: the exact scan has them. */
+/*
+ * The answer of a search may lack rows: the exact scan has them.  Of a graph
+ * that is the index's no more this says nothing: whatever was opened in its
+ * place writes to the same files (nv_store_give_up).
+ */
 void
 nv_index_damaged(nv_index *index, nv_body *body)
 {
-	if (atomic_fetch_add(&body->damaged, 1) == 0)
+	bool current;
+
+	pthread_mutex_lock(&index->lock);
+	current = index->body == body;
+	if (current && index->state == NV_INDEX_READY)
+		index->state = NV_INDEX_DAMAGED;
+	pthread_mutex_unlock(&index->lock);
+	if (current && atomic_fetch_add(&body->damaged, 1) == 0)
 		nv_log(NV_LOG_WARNING,
 			   "sidecar \"%s\" of %s is damaged; scans are exact until it is "
 			   "rebuilt",
 			   body->dir, index->title);
-	pthread_mutex_lock(&index->lock);
-	if (index->body == body && index->state == NV_INDEX_READY)
-		index->state = NV_INDEX_DAMAGED;
-	pthread_mutex_unlock(&index->lock);
 }
 
 void

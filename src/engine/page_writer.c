@@ -123,6 +123,12 @@ write_batch(nv_page_writer *w, nv_store *store)
 	{
 		flight f;
 
+		/* Its files may be another's soon: see nv_store_give_up. */
+		if (atomic_load(&store->failed))
+		{
+			nv_rmw_not_written(store, w->batch + i, n - i, NULL);
+			return;
+		}
 		f.pages = w->batch + i;
 		f.n = NV_MIN(n - i, (uint32_t) FLIGHT_PAGES);
 		queue_writes(w, store, &f);
@@ -300,6 +306,15 @@ nv_page_writer_wake(nv_page_writer *w)
 	pthread_mutex_lock(&w->lock);
 	w->woken = true;
 	pthread_cond_signal(&w->wake);
+	pthread_mutex_unlock(&w->lock);
+}
+
+void
+nv_page_writer_await(nv_page_writer *w, const nv_store *store)
+{
+	pthread_mutex_lock(&w->lock);
+	while (w->busy == store)
+		pthread_cond_wait(&w->idle, &w->lock);
 	pthread_mutex_unlock(&w->lock);
 }
 

@@ -31,6 +31,8 @@ extern void nv_store_use_page_writer(nv_store *store, nv_page_writer *writer);
 
 /* For the store: pages wait that should be written; it is being closed. */
 extern void nv_page_writer_wake(nv_page_writer *writer);
+/* For a store that has failed: until no write of its pages is under way. */
+extern void nv_page_writer_await(nv_page_writer *writer, const nv_store *store);
 extern void nv_page_writer_detach(nv_page_writer *writer, nv_store *store);
 
 #endif

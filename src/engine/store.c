@@ -285,6 +285,16 @@ nv_store_fail(nv_store *store, const nv_error *why)
 	pthread_mutex_unlock(&store->rmw.lock);
 }
 
+void
+nv_store_give_up(nv_store *store)
+{
+	nv_page_writer *writer = atomic_load(&store->page_writer);
+
+	nv_store_fail(store, NULL);
+	if (writer != NULL)
+		nv_page_writer_await(writer, store);
+}
+
 nv_status
 nv_store_check(nv_store *store, nv_error *err)
 {

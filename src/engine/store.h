@@ -86,6 +86,14 @@ extern nv_status nv_store_open(const char *dir, const nv_key *key,
 							   nv_cache *cache, nv_store **store,
 							   nv_error *err);
 
+/*
+ * Its files are about to be opened anew at their last root while readers are
+ * still inside: on return nothing of it is written any more, nor ever will be.
+ * What they read from then on may be overwritten under them.  No writer or
+ * checkpoint may be active.
+ */
+extern void nv_store_give_up(nv_store *store);
+
 /* No reader, writer or checkpoint may be active.  Publishes nothing. */
 extern void nv_store_close(nv_store *store);
 

@@ -394,6 +394,72 @@ test_checkpoint_fails(void **state)
 	compare_reopened(dir, version);
 }
 
+static void *
+give_up_on(void *arg)
+{
+	attempt *a = arg;
+
+	nv_store_give_up(a->writer->store);
+	atomic_store(&a->over, true);
+	return NULL;
+}
+
+/*
+ * The files of a store that is given up are another's afterwards: what is
+ * being written is waited for, and what waits to be written never is.
+ */
+static void
+test_give_up(void **state)
+{
+	attempt a = {0};
+	nv_store *store = slow_store(&a.writer);
+	uint32_t writes = 0;
+	nv_error err;
+
+	memset(version, 0, sizeof(version));
+	set_limits(store, 8, 20);
+	nv_writer_set_cancel(a.writer, is_cancelled, &a);
+	set_disk(true, 0);
+	assert_int_equal(pthread_create(&a.thread, NULL, relink_on, &a), 0);
+	/* A write is under way, and so many pages wait that the next is due. */
+	for (int i = 0; i < WAIT_MS && writes == 0; i++)
+	{
+		usleep(1000);
+		pthread_mutex_lock(&disk_lock);
+		writes = disk_writes;
+		pthread_mutex_unlock(&disk_lock);
+	}
+	assert_true(writes > 0);
+	usleep(50000);
+	atomic_store(&a.cancel, true);
+	assert_true(await(&a.over));
+	pthread_join(a.thread, NULL);
+	assert_int_equal(a.status, NV_ECANCELLED);
+	atomic_store(&a.over, false);
+	assert_int_equal(pthread_create(&a.thread, NULL, give_up_on, &a), 0);
+	usleep(50000);
+	assert_false(atomic_load(&a.over));
+	set_disk(false, 0);
+	assert_true(await(&a.over));
+	pthread_join(a.thread, NULL);
+	writes = disk_writes;
+	nv_page_writer_wake(page_writer);
+	usleep(50000);
+	pthread_mutex_lock(&disk_lock);
+	assert_int_equal(disk_writes, writes);
+	pthread_mutex_unlock(&disk_lock);
+	pthread_mutex_lock(&store->rmw.lock);
+	assert_true(store->rmw.sealed_count >= 8);
+	pthread_mutex_unlock(&store->rmw.lock);
+	assert_int_equal(relink(a.writer, 1, 2, &err), NV_EIO);
+	assert_int_equal(checkpoint(store, &err), NV_EIO);
+	for (uint32_t v = 0; v < VERTICES; v++)
+		assert_true(read_version(store, v, NV_CACHE_SEARCH) >= 0);
+	nv_writer_destroy(a.writer);
+	nv_store_close(store);
+	compare_reopened(dir, version);
+}
+
 /* --- Two stores, one of which goes while the other is written --- */
 
 static void
@@ -442,7 +508,7 @@ main(void)
 		writer_test(test_merges),        writer_test(test_checkpoint_waits),
 		writer_test(test_bounded_queue), writer_test(test_no_space),
 		writer_test(test_io_error),      writer_test(test_checkpoint_fails),
-		writer_test(test_two_stores),
+		writer_test(test_give_up),       writer_test(test_two_stores),
 	};
 
 	nv_io_set_fsync(false);
