@@ -29,8 +29,8 @@ SELECT relname, indexrelname, state, queue_length, unlinked_rows, insert_waits, 
        rows_inserted, rows_equal, rows_retried, seeks, explored_per_seek, vectors_per_seek, pages_per_seek,
        relinks, overflow_prunes, promotions, searches, search_vectors, search_unlinked, search_bytes_read
 FROM navis_stat_indexes WHERE relname = 'sta';
--- w_insert is calibrated when something is inserted
-SELECT w_search > 0 AS w_search, w_insert, vertices, deleted_vertices, deleted_fraction,
+-- both windows are calibrated by the build
+SELECT w_search > 0 AS w_search, w_insert > 0 AS w_insert, vertices, deleted_vertices, deleted_fraction,
        slots_used, slots_retired, edge_pages > 0 AS edge_pages, edge_pages_free <= edge_pages AS edge_pages_free,
        checkpoint_failures
 FROM navis_stat_indexes WHERE relname = 'sta';

@@ -107,17 +107,6 @@ nv_ring_create(nv_io_method method, size_t arena_size, nv_ring **ring,
 							   err);
 }
 
-/* What an administrator can do about a refusal. */
-static const char *
-memory_hint(const nv_error *refusal)
-{
-	return refusal->sys_errno == ENOMEM
-			   ? " (RLIMIT_MEMLOCK may be too small, it is counted for all "
-				 "processes of the user: ulimit -l, LimitMEMLOCK of a systemd "
-				 "unit)"
-			   : "";
-}
-
 /* Chooses the method; with NV_IO_AUTO says once a process that it is sync. */
 static nv_status
 attach(nv_ring *ring, nv_io_method method, uint32_t properties, nv_error *err)
@@ -132,8 +121,8 @@ attach(nv_ring *ring, nv_io_method method, uint32_t properties, nv_error *err)
 		if (nv_uring_attach(ring, properties, &refusal) == NV_OK)
 			return NV_OK;
 		if (!atomic_flag_test_and_set(&logged))
-			nv_log(NV_LOG_WARNING, "%s%s; reading by pread instead",
-				   refusal.detail, memory_hint(&refusal));
+			nv_log(NV_LOG_WARNING, "%s; reading by pread instead",
+				   refusal.detail);
 	}
 	nv_sync_attach(ring);
 	return NV_OK;

@@ -422,6 +422,17 @@ register_what_can_be(nv_ring *ring, uint32_t wanted)
 	}
 }
 
+/* What an administrator can do about a refusal. */
+static const char *
+memory_hint(int error)
+{
+	return error == ENOMEM
+			   ? " (RLIMIT_MEMLOCK may be too small, it is counted for all "
+				 "processes of the user: ulimit -l, LimitMEMLOCK of a systemd "
+				 "unit)"
+			   : "";
+}
+
 nv_status
 nv_uring_attach(nv_ring *ring, uint32_t properties, nv_error *err)
 {
@@ -440,7 +451,7 @@ nv_uring_attach(nv_ring *ring, uint32_t properties, nv_error *err)
 		free(u);
 		errno = -rc;
 		return nv_fail(err, rc == -ENOMEM ? NV_ENOMEM : NV_EIO, -rc,
-					   "io_uring is not available: %m");
+					   "io_uring is not available: %m%s", memory_hint(-rc));
 	}
 	ring->ops = &uring_ops;
 	ring->uring = u;

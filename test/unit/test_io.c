@@ -1409,6 +1409,8 @@ check_refused(const char *why)
 	CHECK(nv_ring_create(NV_IO_URING, NV_BLOCK, &ring, &err) != NV_OK);
 	CHECK(ring == NULL);
 	CHECK(strstr(err.detail, why));
+	CHECK((strstr(err.detail, "LimitMEMLOCK") != NULL) ==
+		  (strcmp(why, "Cannot allocate memory") == 0));
 	CHECK(err.sys_errno != 0);
 	CHECK(atomic_load(&log_lines) == 1);
 	nv_file_close(file);
