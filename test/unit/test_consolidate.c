@@ -121,6 +121,7 @@ consolidate(fixture *f, float threshold)
 	return call(f);
 }
 
+#ifndef __SANITIZE_THREAD__
 /* Makes the threshold the index's own, too. */
 static nv_status
 keep_threshold(fixture *f, float threshold)
@@ -129,6 +130,7 @@ keep_threshold(fixture *f, float threshold)
 	f->r->u.consolidate.keep = 1;
 	return call(f);
 }
+#endif
 
 /* --- Checks --- */
 

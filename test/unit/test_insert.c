@@ -57,7 +57,6 @@ setup_l2(void **state)
 	return setup_insert(state, NV_METRIC_L2, TOTAL);
 }
 
-#ifndef __SANITIZE_THREAD__
 /*
  * Nobody asks for a checkpoint before 2,048 lists are dead, and only lists that
  * a root names stay dead until the next one: so many must be rewritten.
@@ -71,6 +70,7 @@ setup_churn(void **state)
 	return setup_insert(state, NV_METRIC_L2, CHURN_BASE + CHURN_ROWS);
 }
 
+#ifndef __SANITIZE_THREAD__
 static int
 setup_cos(void **state)
 {
