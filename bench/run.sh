@@ -115,11 +115,13 @@ part() { case " $parts " in *" $1 "*) true ;; *) false ;; esac; }
 title() { say "$(date +%T) $1"; echo "== $1" >>"$out/log.txt"; }
 : >"$out/log.txt"
 
-# ran COMMAND...: into the log, without the places of this machine.
+# The log is without the places of this machine.
+hide() { sed "s|$bin/||g; s|$work|WORK|g; s|$out|OUT|g; s|$dir|SCRATCH|g"; }
+
+# ran COMMAND...: into the log.
 ran() {
-	echo "\$ $(sed "s|$bin/||g; s|$work|WORK|g; s|$out|OUT|g; s|$dir|SCRATCH|g" <<<"$*")" \
-		>>"$out/log.txt"
-	"$@" >>"$out/log.txt" || { tail -n 5 "$out/log.txt" >&2; return 1; }
+	hide <<<"\$ $*" >>"$out/log.txt"
+	"$@" | hide >>"$out/log.txt" || { tail -n 5 "$out/log.txt" >&2; return 1; }
 }
 
 # fact NAME VALUE: about machine and run, for the report.
