@@ -267,7 +267,10 @@ tell_followed(const nv_key *key, const nv_followed *followed)
 	return navis_request_call(request, NULL, NULL);
 }
 
-/* In memory of its own; everything: all pages that changed. */
+/*
+ * In memory of its own; everything: all pages that changed since such a walk,
+ * for what was deleted on them.
+ */
 static nv_status
 follow(NavisSlice *slice, const nv_key *key, bool everything)
 {
@@ -280,6 +283,8 @@ follow(NavisSlice *slice, const nv_key *key, bool everything)
 
 	/* Before the entries are read: what comes later is newer. */
 	navis_tails_read(slice->index, &now);
+	/* The last time: nobody follows deletions after that. */
+	everything |= slice->followed.in_recovery && !now.in_recovery;
 	slice->context = context;
 	slice->pass = 0;
 	navis_walk_init(&f.walk, slice, key, true);

@@ -969,6 +969,7 @@ keep_pending_locked(run *r, nv_error *err)
 
 	if (b->index->dropped)
 		return nv_fail(err, NV_ENOENT, 0, "index was dropped");
+	nv_pending_set_limit(b->index->pending, nv_index_pending_limit(b->index));
 	sort_deleted(b);
 	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
 	{

@@ -360,6 +360,16 @@ extern void nv_index_put(nv_index *index);
 /* Takes it out of the table; new requests no longer find it. */
 extern void nv_index_remove(nv_index *index);
 extern nv_body *nv_index_body(nv_index *index); /* with a reference, or NULL */
+/*
+ * Bytes of pending_memory that are for rows of this index and of the others.
+ * index->lock held.
+ */
+extern uint64_t nv_index_pending_limit(const nv_index *index);
+/*
+ * Rows that did not fit pending_memory can be asked for again when there is
+ * room.  index->lock held.
+ */
+extern void nv_index_leave_full(nv_index *index);
 extern void nv_index_set_lsn(nv_index *index, uint64_t lsn);
 /*
  * Takes an element out of the body there is, and out of what a running build

@@ -295,6 +295,7 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 			return status;
 	}
 	note_replaced(index, &entry);
+	nv_pending_set_limit(index->pending, nv_index_pending_limit(index));
 	status = nv_pending_add(index->pending, &entry, vector, err);
 	atomic_fetch_add(&index->arrived, 1);
 	/* A row of a vertex that is there needs no seek: it need not wait for

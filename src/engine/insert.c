@@ -43,17 +43,6 @@ typedef struct inserter
 
 /* --- Moving a row --- */
 
-/* Rows that did not fit can be asked for again. */
-static void
-leave_full(nv_index *index)
-{
-	nv_engine *engine = index->engine;
-
-	if (index->state == NV_INDEX_FULL &&
-		atomic_load(&engine->pending_bytes) < engine->config.pending_memory / 2)
-		index->state = NV_INDEX_OPENING;
-}
-
 /* What moving a row came to. */
 typedef enum settled
 {
@@ -93,7 +82,7 @@ settle(nv_index *index, nv_body *body, const nv_journal_entry *entry,
 			nv_pending_remove(index->pending, entry->element,
 							  entry->generation);
 			nv_passes_confirm(index, entry->element);
-			leave_full(index);
+			nv_index_leave_full(index);
 			atomic_fetch_add(&body->unsaved, 1);
 			atomic_fetch_add(&index->inserted.rows, 1);
 			atomic_fetch_add(&index->inserted.equal, !linked);

@@ -195,7 +195,7 @@ pending_room(nv_index *index)
 {
 	nv_engine *engine = index->engine;
 	uint64_t used = atomic_load(&engine->pending_bytes);
-	uint64_t limit = engine->config.pending_memory;
+	uint64_t limit = nv_index_pending_limit(index);
 
 	return used >= limit
 			   ? 0

@@ -33,7 +33,7 @@ struct nv_pending
 	pthread_rwlock_t lock;
 	uint32_t dim;
 	_Atomic uint64_t *bytes_used;
-	uint64_t limit;
+	_Atomic uint64_t limit;
 	pending_chunk **chunks;
 	uint32_t n_slots; /* ever used */
 	_Atomic uint32_t n_live;
@@ -85,6 +85,12 @@ nv_pending_create(uint32_t dim, _Atomic uint64_t *bytes_used, uint64_t limit)
 		return NULL;
 	}
 	return p;
+}
+
+void
+nv_pending_set_limit(nv_pending *p, uint64_t limit)
+{
+	atomic_store(&p->limit, limit);
 }
 
 void
@@ -342,7 +348,7 @@ add_locked(nv_pending *p, const nv_journal_entry *entry, const float *vector,
 		   nv_error *err)
 {
 	uint32_t place = table_find(p, entry->element);
-	uint64_t row = nv_pending_row_bytes(p->dim);
+	uint64_t row = nv_pending_row_bytes(p->dim), limit = atomic_load(&p->limit);
 	uint32_t slot;
 
 	if (place != NO_SLOT)
@@ -351,13 +357,13 @@ add_locked(nv_pending *p, const nv_journal_entry *entry, const float *vector,
 			return NV_OK;
 		remove_place(p, place);
 	}
-	if (atomic_fetch_add(p->bytes_used, row) + row > p->limit)
+	if (atomic_fetch_add(p->bytes_used, row) + row > limit)
 	{
 		atomic_fetch_sub(p->bytes_used, row);
 		return nv_fail(err, NV_ELIMIT, 0,
-					   "unlinked vectors do not fit navis.pending_memory of "
-					   "%llu bytes",
-					   (unsigned long long) p->limit);
+					   "unlinked vectors do not fit %llu bytes of "
+					   "navis.pending_memory",
+					   (unsigned long long) limit);
 	}
 	slot = table_reserve(p) ? slot_reserve(p) : NO_SLOT;
 	if (slot == NO_SLOT)

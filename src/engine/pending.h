@@ -18,6 +18,8 @@ typedef struct nv_pending nv_pending;
  */
 extern nv_pending *nv_pending_create(uint32_t dim, _Atomic uint64_t *bytes_used,
 									 uint64_t limit);
+/* Another limit for what is added from now on. */
+extern void nv_pending_set_limit(nv_pending *p, uint64_t limit);
 extern void nv_pending_free(nv_pending *p);
 
 /* Bytes one row takes of the limit. */

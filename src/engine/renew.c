@@ -531,6 +531,7 @@ decide(nv_index *index)
 
 	if (atomic_load(&index->renewal) == NV_RENEWAL_RUNS)
 		return false;
+	nv_index_leave_full(index);
 	if (!is_barred(index))
 	{
 		look(index, &v);

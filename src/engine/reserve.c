@@ -35,6 +35,8 @@
 #define BACKLOG_ROWS (UINT64_MAX / 4)
 /* Places are offered unasked while the queue is filled to less than half. */
 #define OFFER_SHARE 2
+/* One part in so many of pending_memory is for indexes with a graph. */
+#define GRAPH_SHARE 8
 
 /* What a row that wants to come finds. */
 typedef enum verdict
@@ -100,6 +102,38 @@ rows_for_files(const nv_index *index, uint64_t rows)
 	return NV_MIN(rows, (uint64_t) index->engine->config.insert_queue_size);
 }
 
+/*
+ * Rows without a graph may stay for good: a part is kept for those that leave,
+ * or many small indexes would make all others useless.
+ */
+uint64_t
+nv_index_pending_limit(const nv_index *index)
+{
+	uint64_t all = index->engine->config.pending_memory;
+
+	return index->body != NULL ? all : all - all / GRAPH_SHARE;
+}
+
+/*
+ * With a graph rows that are handed over again are linked.  Half of what the
+ * other indexes leave must be free, so that it is not done for a few.
+ */
+void
+nv_index_leave_full(nv_index *index)
+{
+	uint64_t limit, others, own;
+
+	if (index->state != NV_INDEX_FULL || index->body == NULL)
+		return;
+	limit = nv_index_pending_limit(index);
+	own = nv_pending_count(index->pending) *
+		  nv_pending_row_bytes(index->params.dim);
+	others = atomic_load(&index->engine->pending_bytes);
+	others -= NV_MIN(own, others);
+	if (others < limit && own < (limit - others) / 2)
+		index->state = NV_INDEX_OPENING;
+}
+
 /* Pending rows and those that have places. */
 static uint64_t
 queued(const nv_index *index)
@@ -122,7 +156,7 @@ consider_queue(const nv_index *index, uint32_t share)
 	bytes = atomic_load(&engine->pending_bytes) +
 			atomic_load(&engine->places.bytes) +
 			nv_pending_row_bytes(index->params.dim);
-	if (bytes <= engine->config.pending_memory)
+	if (bytes <= nv_index_pending_limit(index))
 		return ROOM;
 	/* Others have it all: nothing we could wait for. */
 	return rows > 0 ? NO_ROOM : NOT_NEEDED;

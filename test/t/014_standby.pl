@@ -174,6 +174,10 @@ eval { $reader->query('ROLLBACK'); $reader->quit; 1 } or eval { $reader->{run}->
 $open = session($standby);
 $open->query_safe('SET enable_seqscan = off; SET navis.casr = off; SET navis.search_list_size = 300');
 is($open->query_safe(sprintf $near, 5333), '5333', 'a session on the standby');
+# Entries that are freed by replay, and that nothing else will tell the engine of.
+$primary->safe_psql('postgres', 'DELETE FROM words WHERE id BETWEEN 500 AND 600');
+vacuum($primary, 'words', 'words_v') for 1 .. 3;
+catch_up($standby);
 $writer = session($primary);
 $writer->query_until(qr/writing/, <<SQL);
 \\echo writing
@@ -191,6 +195,8 @@ is($open->query_safe($mode), 'graph', 'by the graph');
 same_rows($standby, 'written after promotion');
 ok(vacuum($standby, 'words', 'words_v'), 'VACUUM works there');
 same_rows($standby, 'vacuumed after promotion');
+is($standby->safe_psql('postgres', "SELECT count(*) FROM navis_check('words_v') WHERE kind = 'sidecar'"), '0',
+	'the engine holds no row that the journal has not');
 eval { $writer->quit; };
 $open->quit;
 $_->stop('fast') foreach ($second, $standby, $primary);

@@ -5,6 +5,7 @@
  */
 #include "engine_fixture.h"
 
+#include "engine_internal.h"
 #include "pending.h"
 
 #define QUEUE 4u
@@ -437,6 +438,85 @@ test_many(void **state)
 	assert_true(recall(f, 100, NULL) > 0.9);
 }
 
+/* --- Memory that others have --- */
+
+/* Another index, open, without rows. */
+static fixture
+small_index(fixture *f, uint64_t owner)
+{
+	fixture small = fork_fixture(f, owner);
+	uint32_t state;
+
+	small.key.identity[0] ^= (uint8_t) owner;
+	assert_int_equal(open_index(&small, 0, 0, 0, true, &state), 0);
+	assert_int_equal(info(&small)->state, NV_INDEX_READY);
+	return small;
+}
+
+/*
+ * Rows without a graph stay: they fill pending_memory, and yet an index that
+ * has one takes and links rows and is searched.
+ */
+static void
+test_small_indexes(void **state)
+{
+	fixture *f = *state;
+	uint64_t row = nv_pending_row_bytes(DIM), limit = 512 << 10;
+	uint32_t fit = (uint32_t) (limit / 8 * 7 / row), taken = 0;
+	nv_status status = NV_OK;
+	fixture small[16];
+	uint32_t n = 0;
+
+	for (; status == NV_OK && n < NV_LENGTH(small); n++)
+	{
+		small[n] = small_index(f, 200 + n);
+		/* Too few for a graph of their own. */
+		for (uint32_t e = 0; e < 1000 && status == NV_OK; e++)
+		{
+			status = insert(&small[n], e, 1);
+			taken += status == NV_OK;
+		}
+	}
+	assert_int_equal(status, NV_ELIMIT);
+	assert_int_equal(taken, fit);
+	assert_int_equal(info(&small[n - 1])->state, NV_INDEX_FULL);
+	for (uint32_t e = BASE; e < BASE + 60; e++)
+	{
+		assert_int_equal(reserve(&others[0]), 1);
+		assert_int_equal(insert_placed(&others[0], e), NV_OK);
+		atomic_store(&others[0].r->place[1], NV_PLACE_NONE);
+		assert_int_equal(info(f)->state, NV_INDEX_READY);
+	}
+	for (int i = 0; i < 20000 && info(f)->pending_rows > 0; i++)
+		usleep(1000);
+	assert_int_equal(info(f)->pending_rows, 0);
+	assert_int_equal(search(f, f->rows, 10, 60), NV_OK);
+	for (uint32_t i = 0; i < n; i++)
+		free(small[i].r);
+}
+
+/*
+ * An index with a graph that could not take a row can ask for it again as soon
+ * as there is room, whether or not more rows come.
+ */
+static void
+test_leaves_full(void **state)
+{
+	fixture *f = *state;
+	uint64_t taken = UINT64_C(512) << 10;
+
+	assert_int_equal(info(f)->state, NV_INDEX_READY);
+	atomic_fetch_add(&f->engine->pending_bytes, taken);
+	assert_int_equal(insert(f, BASE, 1), NV_ELIMIT);
+	assert_int_equal(info(f)->state, NV_INDEX_FULL);
+	usleep(500000);
+	assert_int_equal(info(f)->state, NV_INDEX_FULL);
+	atomic_fetch_sub(&f->engine->pending_bytes, taken);
+	for (int i = 0; i < 20000 && info(f)->state == NV_INDEX_FULL; i++)
+		usleep(1000);
+	assert_int_equal(info(f)->state, NV_INDEX_OPENING);
+}
+
 int
 main(void)
 {
@@ -453,6 +533,8 @@ main(void)
 		TEST(test_unchanged),
 		cmocka_unit_test(test_hurry),
 		TEST(test_many),
+		TEST(test_small_indexes),
+		TEST(test_leaves_full),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
