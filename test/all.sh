@@ -41,8 +41,9 @@ run_unit() {
 		as_server make -C "$dir/src/test/unit" -s -k -j"$(nproc)" all \
 			VARIANTS="$variant" >"$dir/build-$variant.log" 2>&1 ||
 			cat "$dir/build-$variant.log" >&2
-		as_server make -C "$dir/src/test/unit" -s -k check \
-			VARIANTS="$variant" >"$dir/unit-$variant.log" 2>&1 || status=$?
+		as_server make -C "$dir/src/test/unit" -s -k -j"$(nproc)" \
+			--output-sync=target check VARIANTS="$variant" \
+			>"$dir/unit-$variant.log" 2>&1 || status=$?
 		[ $status = 0 ] || grep -vE '^\[ +(RUN|OK) ' "$dir/unit-$variant.log" >&2
 		before=$failed
 		tally "$dir/unit-$variant.log" '^\[ +OK \]' '^\[ +FAILED +\] [A-Za-z0-9_]+$'
@@ -85,21 +86,33 @@ run_isolation() {
 	check_step $status $before "isolation tests"
 }
 
-run_tap() {
-	local before=$failed status=0 pgxs perl5
-	compgen -G "$dir/src/test/t/*.pl" >/dev/null || return 0
-	say "== TAP tests"
+# tap_stream NUMBER: every second file, on servers of its own.
+tap_stream() {
+	local n=$1 pgxs perl5 files
 	pgxs=$(dirname "$("$PG_CONFIG" --pgxs)")
 	perl5=$(cd "$pgxs/../test/perl" && pwd)
+	files=$(cd "$dir/src" && ls test/t/*.pl | awk -v n="$n" 'NR % 2 == n' | tr '\n' ' ')
 	as_server env -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE \
 		PERL5LIB="$perl5:$dir/src/test/t" \
 		PG_REGRESS="$pgxs/../test/regress/pg_regress" \
-		TESTDIR="$dir/src" TESTDATADIR="$dir/src/tmp_check" \
-		TESTLOGDIR="$dir/src/tmp_check/log" \
-		sh -c "cd '$dir/src' && prove -v test/t/*.pl" \
-		>"$dir/tap.log" 2>"$dir/tap.err" || status=$?
-	[ $status = 0 ] || { cat "$dir/tap.err"; grep -vE '^(ok |#)' "$dir/tap.log"; } >&2
-	tally "$dir/tap.log" '^ok [0-9]' '^not ok [0-9]'
+		TESTDIR="$dir/src" TESTDATADIR="$dir/src/tmp_check$n" \
+		TESTLOGDIR="$dir/src/tmp_check$n/log" \
+		sh -c "cd '$dir/src' && prove -v $files" \
+		>"$dir/tap$n.log" 2>"$dir/tap$n.err"
+}
+
+run_tap() {
+	local before=$failed status=0 n first
+	compgen -G "$dir/src/test/t/*.pl" >/dev/null || return 0
+	say "== TAP tests"
+	tap_stream 0 &
+	first=$!
+	tap_stream 1 || status=$?
+	wait "$first" || status=$?
+	for n in 0 1; do
+		[ $status = 0 ] || { cat "$dir/tap$n.err"; grep -vE '^(ok |#)' "$dir/tap$n.log"; } >&2
+		tally "$dir/tap$n.log" '^ok [0-9]' '^not ok [0-9]'
+	done
 	check_step $status $before "TAP tests"
 }
 
