@@ -142,21 +142,29 @@ queued(const nv_index *index)
 }
 
 /* index->lock is held. */
+static bool
+memory_for_row(const nv_index *index)
+{
+	const nv_engine *engine = index->engine;
+	uint64_t bytes = atomic_load(&engine->pending_bytes) +
+					 atomic_load(&engine->places.bytes) +
+					 nv_pending_row_bytes(index->params.dim);
+
+	return bytes <= nv_index_pending_limit(index);
+}
+
+/* index->lock is held. */
 static verdict
 consider_queue(const nv_index *index, uint32_t share)
 {
-	nv_engine *engine = index->engine;
-	uint64_t limit = queue_limit(index), rows, bytes;
+	uint64_t limit = queue_limit(index), rows;
 
 	if (limit == 0)
 		return NOT_NEEDED;
 	rows = queued(index);
 	if (rows * share >= limit)
 		return NO_ROOM;
-	bytes = atomic_load(&engine->pending_bytes) +
-			atomic_load(&engine->places.bytes) +
-			nv_pending_row_bytes(index->params.dim);
-	if (bytes <= nv_index_pending_limit(index))
+	if (memory_for_row(index))
 		return ROOM;
 	/* Others have it all: nothing we could wait for. */
 	return rows > 0 ? NO_ROOM : NOT_NEEDED;
@@ -304,6 +312,18 @@ clear_wanted(nv_request *request)
 								   &wanted, NV_PLACE_NONE);
 }
 
+/* Memory, not the length of the queue, is what there is too little of. */
+static bool
+wants_memory(nv_index *index)
+{
+	bool wants;
+
+	pthread_mutex_lock(&index->lock);
+	wants = index->pending != NULL && !memory_for_row(index);
+	pthread_mutex_unlock(&index->lock);
+	return wants;
+}
+
 /* places.lock is held. */
 static verdict
 try_place(nv_engine *engine, nv_index *index, nv_request *request)
@@ -313,6 +333,12 @@ try_place(nv_engine *engine, nv_index *index, nv_request *request)
 	if (v == NO_ROOM)
 	{
 		take_back(engine, index, false);
+		v = consider(index, 1);
+	}
+	/* Of what ended sessions or idle ones have of other indexes, too. */
+	if ((v == NO_ROOM || v == NOT_NEEDED) && wants_memory(index))
+	{
+		take_back(engine, NULL, false);
 		v = consider(index, 1);
 	}
 	/* It fails only if the owner has gone, or for want of memory. */

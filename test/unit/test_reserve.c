@@ -496,6 +496,44 @@ test_small_indexes(void **state)
 }
 
 /*
+ * Places that nobody counts on any more, of sessions that ended or went on to
+ * other indexes, make no other index wait.
+ */
+static void
+test_left_places(void **state)
+{
+	fixture *f = *state;
+	fixture *g = &others[QUEUE]; /* of another index */
+	uint64_t limit = 512 << 10, row = nv_pending_row_bytes(DIM);
+	uint32_t n;
+
+	f->engine->config.insert_queue_size = 1 << 20;
+	g->key.identity[1] ^= 1;
+	assert_int_equal(build_begin(g, false, UINT64_C(1) << 30), NV_OK);
+	assert_int_equal(build_add(g, 0, BASE), NV_OK);
+	assert_int_equal(build_run(g), NV_OK);
+	for (n = 0; n < limit / row; n++)
+	{
+		atomic_store(&g->r->place[1], NV_PLACE_NONE);
+		assert_int_equal(reserve(g), 1);
+	}
+	/* The last is one that somebody counts on. */
+	assert_int_equal(info(g)->insert_reserved, n);
+	for (n = 0; n < 3; n++)
+	{
+		submit_reserve(&others[n]);
+		for (int i = 0; i < 5000 && atomic_load(&others[n].r->state) != NV_DONE;
+			 i++)
+			usleep(1000);
+		assert_int_equal(atomic_load(&others[n].r->state), NV_DONE);
+		assert_int_equal(nv_local_wait(f->local, others[n].r), NV_OK);
+		assert_int_equal(others[n].r->u.reserve.granted, 1);
+	}
+	assert_int_equal(state_of(g), NV_PLACE_TAKEN);
+	assert_int_equal(info(f)->insert_reserved, 3);
+}
+
+/*
  * An index with a graph that could not take a row can ask for it again as soon
  * as there is room, whether or not more rows come.
  */
@@ -534,6 +572,7 @@ main(void)
 		cmocka_unit_test(test_hurry),
 		TEST(test_many),
 		TEST(test_small_indexes),
+		TEST(test_left_places),
 		TEST(test_leaves_full),
 	};
 
