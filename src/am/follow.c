@@ -213,11 +213,11 @@ ask_room(NavisFollow *f)
 }
 
 /*
- * Lets the insert threads make room, as long as they do.  Else the rows are
- * refused, and the engine says that it has not got everything.
+ * Lets the insert threads make room for so many rows, as long as they do.  Else
+ * the rows are refused, and the engine says that it has not got everything.
  */
 static void
-wait_for_room(NavisFollow *f)
+wait_for_room(NavisFollow *f, uint64 rows)
 {
 	uint64 before = 0;
 
@@ -225,7 +225,7 @@ wait_for_room(NavisFollow *f)
 	{
 		uint64 room = ask_room(f);
 
-		if (room >= NAVIS_FOLLOW_ROOM)
+		if (room >= Min(rows, NAVIS_FOLLOW_ROOM))
 			return;
 		if (room > before)
 			looks = 0;
@@ -248,7 +248,7 @@ hand_over(NavisFollow *f)
 
 	for (uint64 done = 0; done < n && status == NV_OK; done += walk->n_missing)
 	{
-		wait_for_room(f);
+		wait_for_room(f, n - done);
 		walk->missing = all + done;
 		walk->n_missing = Min(n - done, NAVIS_FOLLOW_ROOM / 2);
 		status = navis_walk_insert(walk);
