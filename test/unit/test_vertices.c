@@ -510,8 +510,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		with_files(test_add_reopen),     with_files(test_add_before_checkpoint),
-		with_files(test_add_lost),
-		with_files(test_freed_ids),
+		with_files(test_add_lost),       with_files(test_freed_ids),
 		with_files(test_add_checkpoint),
 	};
 
