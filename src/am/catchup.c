@@ -112,21 +112,31 @@ note_missing(NavisWalk *walk, const NavisMissing *missing)
 	walk->missing[walk->n_missing++] = *missing;
 }
 
-static nv_status
-flush_dead(NavisWalk *walk)
+nv_status
+navis_tell_dead(const nv_key *key, const nv_element_ref *refs, uint32 n,
+				XLogRecPtr lsn)
 {
 	nv_request *request;
 
-	if (walk->n_dead == 0)
+	Assert(n <= NV_REQUEST_DATA / sizeof(nv_element_ref));
+	if (n == 0)
 		return NV_OK;
-	request = navis_request_begin(NV_REQ_DELETE, walk->key);
+	request = navis_request_begin(NV_REQ_DELETE, key);
 	if (request == NULL)
 		return NV_EUNUSABLE;
-	request->u.del.lsn = walk->lsn;
-	request->u.del.n = walk->n_dead;
-	memcpy(request->data, walk->dead, walk->n_dead * sizeof(nv_element_ref));
-	walk->n_dead = 0;
+	request->u.del.lsn = lsn;
+	request->u.del.n = n;
+	memcpy(request->data, refs, n * sizeof(nv_element_ref));
 	return navis_request_call(request, NULL, NULL);
+}
+
+static nv_status
+flush_dead(NavisWalk *walk)
+{
+	uint32 n = walk->n_dead;
+
+	walk->n_dead = 0;
+	return navis_tell_dead(walk->key, walk->dead, n, walk->lsn);
 }
 
 nv_status
@@ -347,9 +357,7 @@ compare_and_catch_up(NavisSlice *slice, const nv_key *key,
 		open->has_graph ? open->room : Min(open->room, NV_MIN_GRAPH_ROWS);
 	navis_tails_read(slice->index, &slice->followed);
 	slice->followed.walked_at = GetCurrentTimestamp();
-	for (uint32 i = 0; i < slice->followed.n_tails; i++)
-		slice->followed.walked =
-			Max(slice->followed.walked, slice->followed.tails[i].lsn);
+	slice->followed.walked = navis_newest_followed(&slice->followed);
 	status = walk_journal(&walk);
 	if (status == NV_OK)
 		status = navis_walk_insert(&walk);

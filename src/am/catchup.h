@@ -37,6 +37,13 @@ extern const float *navis_entry_vector(NavisSlice *slice,
 									   const nv_journal_entry *entry,
 									   ItemPointer tid);
 
+/*
+ * Tells the engine of entries that are not live; lsn: of their pages, if it is
+ * known.  At most a request's worth; NV_EUNUSABLE without an engine.
+ */
+extern nv_status navis_tell_dead(const nv_key *key, const nv_element_ref *refs,
+								 uint32 n, XLogRecPtr lsn);
+
 /* --- walking the journal --- */
 
 /* A live entry that the engine has not got. */
@@ -90,8 +97,7 @@ extern nv_status navis_follow(NavisSlice *slice, const nv_key *key);
  */
 extern nv_status navis_follow_deletions(NavisSlice *slice, const nv_key *key);
 
-/* A scan met entries that are not live: tells the engine of them. */
-extern void navis_follow_dead(const nv_key *key, const nv_element_ref *refs,
-							  uint32 n);
+/* LSN of the newest page that had been followed: what is not newer has been. */
+extern XLogRecPtr navis_newest_followed(const nv_followed *followed);
 
 #endif

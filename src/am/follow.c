@@ -116,9 +116,8 @@ navis_is_followed(Relation index, const nv_followed *followed)
 
 /* --- the difference --- */
 
-/* Nothing was appended after the newest page that had been followed. */
-static XLogRecPtr
-newest_followed(const nv_followed *followed)
+XLogRecPtr
+navis_newest_followed(const nv_followed *followed)
 {
 	XLogRecPtr newest = InvalidXLogRecPtr;
 
@@ -290,11 +289,11 @@ follow(NavisSlice *slice, const nv_key *key, bool everything)
 	navis_walk_init(&f.walk, slice, key, true);
 	now.walked = slice->followed.walked;
 	now.walked_at = slice->followed.walked_at;
-	f.since = newest_followed(&slice->followed);
+	f.since = navis_newest_followed(&slice->followed);
 	if (everything)
 	{
 		f.since = slice->followed.walked;
-		now.walked = newest_followed(&now);
+		now.walked = navis_newest_followed(&now);
 		now.walked_at = GetCurrentTimestamp();
 	}
 	status = everything ? take_changed_pages(&f)
@@ -332,19 +331,4 @@ navis_follow_deletions(NavisSlice *slice, const nv_key *key)
 									GetCurrentTimestamp(), pause))
 		return NV_OK;
 	return follow(slice, key, true);
-}
-
-void
-navis_follow_dead(const nv_key *key, const nv_element_ref *refs, uint32 n)
-{
-	nv_request *request;
-
-	Assert(n <= NV_REQUEST_DATA / sizeof(nv_element_ref));
-	request = n > 0 ? navis_request_begin(NV_REQ_DELETE, key) : NULL;
-	if (request == NULL)
-		return;
-	request->u.del.n = n;
-	memcpy(request->data, refs, n * sizeof(nv_element_ref));
-	/* It hears of them again if it could not listen. */
-	(void) navis_request_call(request, NULL, NULL);
 }

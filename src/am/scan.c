@@ -268,7 +268,8 @@ start_search(IndexScanDesc scan)
 static void
 tell_dead(NavisScan *so)
 {
-	navis_follow_dead(&so->key, so->dead, so->n_dead);
+	/* It hears of them again if it cannot listen. */
+	(void) navis_tell_dead(&so->key, so->dead, so->n_dead, InvalidXLogRecPtr);
 	so->n_dead = 0;
 }
 

@@ -17,6 +17,7 @@
 #include "postmaster/autovacuum.h"
 #include "storage/indexfsm.h"
 
+#include "catchup.h"
 #include "client.h"
 #include "compat.h"
 #include "journal.h"
@@ -64,21 +65,8 @@ vacuum_init(NavisVacuum *vacuum, IndexVacuumInfo *info,
 static void
 flush_deletes(NavisVacuum *vacuum)
 {
-	nv_request *request;
-
-	if (vacuum->n == 0)
-		return;
-	request = navis_request_begin(NV_REQ_DELETE, &vacuum->key);
-	if (request == NULL)
-		vacuum->told = false;
-	else
-	{
-		request->u.del.lsn = vacuum->lsn;
-		request->u.del.n = vacuum->n;
-		memcpy(request->data, vacuum->batch,
-			   vacuum->n * sizeof(nv_element_ref));
-		vacuum->told &= navis_request_call(request, NULL, NULL) == NV_OK;
-	}
+	vacuum->told &= navis_tell_dead(&vacuum->key, vacuum->batch, vacuum->n,
+									vacuum->lsn) == NV_OK;
 	vacuum->n = 0;
 }
 
