@@ -277,12 +277,6 @@ static const struct option known[] = {
 	{"label", 1, NULL, LABEL},
 	{NULL, 0, NULL, 0}};
 
-static uint32_t
-count_of(const char *option, uint64_t low, uint64_t high)
-{
-	return (uint32_t) bench_parse_count(option, optarg, low, high);
-}
-
 static bool
 parse_workload(options *o, int c)
 {
@@ -294,17 +288,17 @@ parse_workload(options *o, int c)
 			o->data = optarg;
 			return true;
 		case BATCH_SIZE:
-			m->batch_size = count_of("--batch-size", 1, UINT32_MAX);
+			m->batch_size = bench_count_option("--batch-size", 1, UINT32_MAX);
 			return true;
 		case NUM_BATCHES:
-			m->batches = count_of("--num-batches", 0, 1000000);
+			m->batches = bench_count_option("--num-batches", 0, 1000000);
 			return true;
 		case WORKLOAD_CHANGE:
 			m->window = true;
 			return true;
 		case DELETE_THREADS:
 			m->delete_threads =
-				count_of("--delete-threads", 1, BENCH_MAX_CLIENTS);
+				bench_count_option("--delete-threads", 1, BENCH_MAX_CLIENTS);
 			return true;
 		case CONSOLIDATE:
 			m->consolidate = true;
@@ -319,7 +313,7 @@ parse_workload(options *o, int c)
 			m->pause = bench_parse_real("--pause", optarg, 0, 3600);
 			return true;
 		case QUEUE:
-			m->queue = count_of("--queue", 1, 1000000);
+			m->queue = bench_count_option("--queue", 1, 1000000);
 			return true;
 		default:
 			return false;
@@ -332,13 +326,13 @@ parse_engine(nv_config *e, int c)
 	switch (c)
 	{
 		case INSERT_L:
-			e->insert_list_size = count_of("--insert-L", 4, 10000);
+			e->insert_list_size = bench_count_option("--insert-L", 4, 10000);
 			return true;
 		case SEARCH_THREADS:
-			e->search_threads = count_of("--search-threads", 1, 64);
+			e->search_threads = bench_count_option("--search-threads", 1, 64);
 			return true;
 		case INSERT_THREADS:
-			e->insert_threads = count_of("--insert-threads", 1, 32);
+			e->insert_threads = bench_count_option("--insert-threads", 1, 32);
 			return true;
 		case CACHE_GB:
 			e->cache_size =
@@ -350,14 +344,15 @@ parse_engine(nv_config *e, int c)
 				bench_parse_real("--cache-window", optarg, 0.001, 1);
 			return true;
 		case CACHE_PROMOTE:
-			e->cache_promote = count_of("--cache-promote", 1, 1000000);
+			e->cache_promote =
+				bench_count_option("--cache-promote", 1, 1000000);
 			return true;
 		case CACHE_PROMOTE_SEARCH:
 			e->cache_promote_search =
-				count_of("--cache-promote-search", 1, 1000000);
+				bench_count_option("--cache-promote-search", 1, 1000000);
 			return true;
 		case WARMUP_QUERIES:
-			e->casr_warmup = count_of("--warmup-queries", 1, 10000);
+			e->casr_warmup = bench_count_option("--warmup-queries", 1, 10000);
 			return true;
 		case PLAIN_LRU:
 			e->cache_plain_lru = true;
@@ -378,16 +373,16 @@ parse_search(nv_config *e, options *o, int c)
 	switch (c)
 	{
 		case SEARCH_L:
-			p->list_size = count_of("--search-L", 1, 100000);
+			p->list_size = bench_count_option("--search-L", 1, 100000);
 			return true;
 		case MEM_L:
-			p->entrance_list = count_of("--mem-L", 1, 1000);
+			p->entrance_list = bench_count_option("--mem-L", 1, 1000);
 			return true;
 		case BEAM_WIDTH:
-			p->beam_width = count_of("--beam-width", 1, 32);
+			p->beam_width = bench_count_option("--beam-width", 1, 32);
 			return true;
 		case CLIENTS:
-			o->clients = count_of("--clients", 1, BENCH_MAX_CLIENTS);
+			o->clients = bench_count_option("--clients", 1, BENCH_MAX_CLIENTS);
 			return true;
 		case CASR_SEARCH:
 		case CASR_BOTH:
@@ -432,7 +427,7 @@ parse_other(options *o, int c)
 			o->truth = o->moving.truth = optarg;
 			break;
 		case 'K':
-			o->pass.k = count_of("-K", 1, 1000);
+			o->pass.k = bench_count_option("-K", 1, 1000);
 			break;
 		case 't':
 			o->type = bench_parse_type(optarg);
@@ -441,10 +436,11 @@ parse_other(options *o, int c)
 			(void) bench_parse_metric(optarg);
 			break;
 		case WARMUP_PASSES:
-			o->warmup_passes = count_of("--warmup-passes", 0, 1000000);
+			o->warmup_passes =
+				bench_count_option("--warmup-passes", 0, 1000000);
 			break;
 		case PASSES:
-			o->passes = count_of("--passes", 1, 1000000);
+			o->passes = bench_count_option("--passes", 1, 1000000);
 			break;
 		case SHADOW:
 			o->shadow = optarg;

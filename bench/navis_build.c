@@ -162,22 +162,16 @@ static const struct option known[] = {{"count", 1, NULL, COUNT},
 									  {"json", 1, NULL, JSON},
 									  {NULL, 0, NULL, 0}};
 
-static uint32_t
-count_of(const char *option, uint64_t low, uint64_t high)
-{
-	return (uint32_t) bench_parse_count(option, optarg, low, high);
-}
-
 static void
 parse_long(tool *t, options *o, int c)
 {
 	switch (c)
 	{
 		case COUNT:
-			o->count = count_of("--count", 1, UINT32_MAX - 1);
+			o->count = bench_count_option("--count", 1, UINT32_MAX - 1);
 			break;
 		case PQ:
-			t->params.pq_bytes = count_of("--pq-bytes", 0, 256);
+			t->params.pq_bytes = bench_count_option("--pq-bytes", 0, 256);
 			break;
 		case BUDGET:
 			o->budget =
@@ -192,13 +186,14 @@ parse_long(tool *t, options *o, int c)
 				(float) bench_parse_real("--sample", optarg, 0.0001, 0.1);
 			break;
 		case ENT_R:
-			t->params.entrance_degree = count_of("--ent-R", 4, 512);
+			t->params.entrance_degree = bench_count_option("--ent-R", 4, 512);
 			break;
 		case THREADS:
-			o->threads = count_of("--threads", 1, 64);
+			o->threads = bench_count_option("--threads", 1, 64);
 			break;
 		case WARMUP:
-			t->config.casr_warmup = count_of("--warmup-queries", 1, 10000);
+			t->config.casr_warmup =
+				bench_count_option("--warmup-queries", 1, 10000);
 			break;
 		case RANDOM:
 			o->random_placement = true;
@@ -232,10 +227,10 @@ parse(tool *t, options *o, int argc, char **argv)
 				t->params.metric = bench_parse_metric(optarg);
 				break;
 			case 'R':
-				t->params.max_degree = count_of("-R", 4, 512);
+				t->params.max_degree = bench_count_option("-R", 4, 512);
 				break;
 			case 'L':
-				t->params.build_list_size = count_of("-L", 4, 10000);
+				t->params.build_list_size = bench_count_option("-L", 4, 10000);
 				break;
 			default:
 				parse_long(t, o, c);

@@ -36,6 +36,12 @@ bench_parse_count(const char *option, const char *text, uint64_t low,
 	return value;
 }
 
+uint32_t
+bench_count_option(const char *option, uint64_t low, uint64_t high)
+{
+	return (uint32_t) bench_parse_count(option, optarg, low, high);
+}
+
 double
 bench_parse_real(const char *option, const char *text, double low, double high)
 {

@@ -16,6 +16,9 @@ extern void bench_check(nv_status status, const nv_error *err);
 /* The whole text must be a number in the range, or the program ends. */
 extern uint64_t bench_parse_count(const char *option, const char *text,
 								  uint64_t low, uint64_t high);
+/* The same of getopt's optarg; high fits 32 bits. */
+extern uint32_t bench_count_option(const char *option, uint64_t low,
+								   uint64_t high);
 extern double bench_parse_real(const char *option, const char *text, double low,
 							   double high);
 extern nv_metric bench_parse_metric(const char *text);
