@@ -24,6 +24,7 @@
 
 #define DIM 24
 #define ROWS 3000
+#define WAIT_SECONDS 120 /* for what the engine does in the background */
 
 typedef struct fixture
 {
@@ -40,8 +41,7 @@ typedef struct fixture
 	uint64_t owner; /* of requests */
 } fixture;
 
-/* --- data --------------------------------------------------------------------
- */
+/* --- Data --- */
 
 static inline void
 make_rows(float *rows, uint32_t n, uint64_t seed)
@@ -165,6 +165,16 @@ build_all(fixture *f)
 	assert_int_equal(f->r->u.build.rows, f->n);
 }
 
+/* A graph over the first n rows. */
+static inline void
+build_first(fixture *f, uint32_t n)
+{
+	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
+	assert_int_equal(build_add(f, 0, n), NV_OK);
+	assert_int_equal(build_run(f), NV_OK);
+	assert_true(f->r->u.build.vertices >= NV_MIN_GRAPH_ROWS);
+}
+
 static inline nv_req_search *
 search_request(fixture *f, const float *query, uint32_t k, uint32_t list)
 {
@@ -217,12 +227,50 @@ static inline nv_status delete (fixture *f, uint32_t first, uint32_t n,
 	return call(f);
 }
 
+static inline void
+insert_some(fixture *f, uint32_t first, uint32_t n, uint32_t generation)
+{
+	for (uint32_t e = first; e < first + n; e++)
+		assert_int_equal(insert(f, e, generation), NV_OK);
+}
+
+static inline void
+delete_some(fixture *f, uint32_t first, uint32_t n, uint32_t generation)
+{
+	for (uint32_t done = 0, batch; done < n; done += batch)
+	{
+		batch = NV_MIN(n - done, 1000u);
+		assert_int_equal(delete (f, first + done, batch, generation), NV_OK);
+	}
+}
+
+static inline void
+checkpoint(fixture *f)
+{
+	begin(f, NV_REQ_CHECKPOINT);
+	assert_int_equal(call(f), NV_OK);
+}
+
 static inline nv_req_info *
 info(fixture *f)
 {
 	begin(f, NV_REQ_INFO);
 	assert_int_equal(call(f), NV_OK);
 	return &f->r->u.info;
+}
+
+/* Until nothing is pending. */
+static inline void
+await_linked(fixture *f)
+{
+	for (int i = 0; i < WAIT_SECONDS * 100; i++)
+	{
+		if (info(f)->pending_rows == 0)
+			return;
+		usleep(10000);
+	}
+	fail_msg("%llu rows are still pending after %d s",
+			 (unsigned long long) f->r->u.info.pending_rows, WAIT_SECONDS);
 }
 
 /*
@@ -392,6 +440,20 @@ setup_with(void **state, nv_metric metric, uint32_t n)
 	start_engine(f);
 	*state = f;
 	return 0;
+}
+
+/* With insert threads: rows do not stay as they come. */
+static inline int
+setup_linking(void **state, nv_metric metric, uint32_t n)
+{
+	int rc = setup_with(state, metric, n);
+	fixture *f = *state;
+
+	stop_engine(f, false);
+	f->config.insert_threads = 2;
+	f->config.fsync = false;
+	start_engine(f);
+	return rc;
 }
 
 static inline int

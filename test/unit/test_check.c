@@ -117,8 +117,7 @@ test_sound(void **state)
 
 	expect_nothing(f);
 	assert_int_equal(delete (f, 100, 200, 1), NV_OK);
-	begin(f, NV_REQ_CHECKPOINT);
-	assert_int_equal(call(f), NV_OK);
+	checkpoint(f);
 	expect_nothing(f);
 }
 
@@ -187,8 +186,7 @@ test_beside_work(void **state)
 			assert_int_equal(insert(f, e, round), NV_OK);
 			if (e % 50 == 0)
 			{
-				begin(f, NV_REQ_CHECKPOINT);
-				assert_int_equal(call(f), NV_OK);
+				checkpoint(f);
 			}
 		}
 	pthread_join(thread, NULL);

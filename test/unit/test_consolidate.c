@@ -3,9 +3,7 @@
  *		Dead vertices leave the graph: what is found, what lists name, what is
  *		used again; beside everything else; crashes; requests.
  */
-#include "engine_fixture.h"
-
-#include "store.h"
+#include "engine_threads.h"
 
 /* Sanitizer builds run on fewer rows. */
 #ifdef __SANITIZE_THREAD__
@@ -31,87 +29,19 @@
 #define CRASHES 12u
 #endif
 #define SLIDE (WINDOW / 5)
-#define WAIT_SECONDS 120
-
-/* cmocka's checks are for the main thread. */
-#define must(cond)                                                             \
-	((cond) ? (void) 0                                                         \
-			: (fprintf(stderr, "%s, line %d\n", #cond, __LINE__), abort()))
 
 /* --- Set-up --- */
 
 static int
-setup_rows(void **state, uint32_t n)
-{
-	fixture *f;
-	int rc = setup_with(state, NV_METRIC_L2, n);
-
-	f = *state;
-	stop_engine(f, false);
-	f->config.insert_threads = 2;
-	f->config.fsync = false;
-	start_engine(f);
-	return rc;
-}
-
-static int
 setup_window(void **state)
 {
-	return setup_rows(state, WINDOW + ROUNDS * SLIDE);
+	return setup_linking(state, NV_METRIC_L2, WINDOW + ROUNDS * SLIDE);
 }
 
 static int
 setup_few(void **state)
 {
-	return setup_rows(state, 3000);
-}
-
-/* A graph over the first n rows. */
-static void
-build_first(fixture *f, uint32_t n)
-{
-	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
-	assert_int_equal(build_add(f, 0, n), NV_OK);
-	assert_int_equal(build_run(f), NV_OK);
-	assert_true(f->r->u.build.vertices >= NV_MIN_GRAPH_ROWS);
-}
-
-static void
-insert_some(fixture *f, uint32_t first, uint32_t n, uint32_t generation)
-{
-	for (uint32_t e = first; e < first + n; e++)
-		assert_int_equal(insert(f, e, generation), NV_OK);
-}
-
-static void
-delete_some(fixture *f, uint32_t first, uint32_t n, uint32_t generation)
-{
-	for (uint32_t done = 0, batch; done < n; done += batch)
-	{
-		batch = NV_MIN(n - done, 1000u);
-		assert_int_equal(delete (f, first + done, batch, generation), NV_OK);
-	}
-}
-
-/* Until nothing is pending. */
-static void
-await_linked(fixture *f)
-{
-	for (int i = 0; i < WAIT_SECONDS * 100; i++)
-	{
-		if (info(f)->pending_rows == 0)
-			return;
-		usleep(10000);
-	}
-	fail_msg("%llu rows are still pending after %d s",
-			 (unsigned long long) f->r->u.info.pending_rows, WAIT_SECONDS);
-}
-
-static void
-checkpoint(fixture *f)
-{
-	begin(f, NV_REQ_CHECKPOINT);
-	assert_int_equal(call(f), NV_OK);
+	return setup_linking(state, NV_METRIC_L2, 3000);
 }
 
 static nv_status
@@ -185,97 +115,6 @@ alive_window(uint32_t e)
 	return e >= window_first && e < window_first + WINDOW;
 }
 
-static double
-recall_over(fixture *f, uint32_t list)
-{
-	float *queries = malloc((size_t) QUERIES * DIM * sizeof(float));
-	uint32_t found = 0;
-
-	make_rows(queries, QUERIES, 78);
-	for (uint32_t q = 0; q < QUERIES; q++)
-	{
-		const float *query = queries + (size_t) q * DIM;
-		double bound = kth_distance(f, query, 10, alive_window);
-		const nv_hit *hits = (const nv_hit *) f->r->data;
-
-		assert_int_equal(search(f, query, 10, list), NV_OK);
-		assert_int_equal(f->r->u.search.n, 10);
-		for (uint32_t i = 0; i < 10; i++)
-			found += hits[i].distance <= bound;
-	}
-	free(queries);
-	return found / (10.0 * QUERIES);
-}
-
-typedef struct graph_shape
-{
-	uint32_t ids, lists, orphans;
-	double degree;
-} graph_shape;
-
-/*
- * The last checkpoint: lists in bounds, without repetitions, naming only
- * vertices that have lists; elements of such vertices only.
- */
-static graph_shape
-check_graph(fixture *f)
-{
-	uint8_t *page = aligned_alloc(NV_BLOCK, NV_PAGE);
-	graph_shape shape = {0};
-	char dir[300], path[320];
-	nv_store *store;
-	uint32_t *named, *seen;
-
-	index_dir(f, dir);
-	snprintf(path, sizeof(path), "%s/g1", dir);
-	assert_int_equal(nv_store_open(path, &f->key, NULL, &store, NULL), NV_OK);
-	shape.ids = nv_store_vertices(store);
-	named = nv_alloc_array(shape.ids, sizeof(*named));
-	seen = nv_alloc_array(shape.ids, sizeof(*seen));
-	for (uint32_t v = 0; v < shape.ids; v++)
-	{
-		uint64_t word = nv_store_edge_word(store, v);
-		const uint32_t *list;
-		uint32_t degree;
-
-		if (word == 0)
-			continue;
-		shape.lists++;
-		assert_int_equal(nv_file_read(nv_store_edge_file(store), page, NV_PAGE,
-									  nv_word_page(word) * NV_PAGE, NULL),
-						 NV_OK);
-		list = nv_slot_find(store, page, word, v, &degree);
-		assert_non_null(list);
-		assert_true(degree <= f->params.max_degree);
-		shape.degree += degree;
-		for (uint32_t i = 0; i < degree; i++)
-		{
-			assert_true(list[i] < shape.ids && list[i] != v);
-			if (nv_store_edge_word(store, list[i]) == 0)
-				fail_msg("list of vertex %u names %u, which is free", v,
-						 list[i]);
-			assert_int_not_equal(seen[list[i]], v + 1);
-			seen[list[i]] = v + 1;
-			named[list[i]]++;
-		}
-	}
-	for (uint32_t v = 0; v < shape.ids; v++)
-		shape.orphans += nv_store_edge_word(store, v) != 0 && named[v] == 0;
-	for (uint64_t e = 0; e < nv_store_elements(store); e++)
-	{
-		uint32_t g, v = nv_store_element(store, (uint32_t) e, &g);
-
-		assert_true(v == NV_NO_VERTEX ||
-					(nv_store_edge_word(store, v) & NV_LINKED) != 0);
-	}
-	shape.degree /= NV_MAX(shape.lists, 1u);
-	free(named);
-	free(seen);
-	free(page);
-	nv_store_close(store);
-	return shape;
-}
-
 /* --- Rounds of replacement --- */
 
 typedef struct sizes
@@ -302,7 +141,7 @@ fresh_recall(fixture *f, uint32_t list, sizes *s)
 	assert_int_equal(build_begin(&fresh, false, UINT64_C(1) << 30), NV_OK);
 	assert_int_equal(build_add(&fresh, window_first, WINDOW), NV_OK);
 	assert_int_equal(build_run(&fresh), NV_OK);
-	recall = recall_over(&fresh, list);
+	recall = recall_over(&fresh, QUERIES, list, alive_window);
 	*s = sizes_now(&fresh);
 	begin(&fresh, NV_REQ_DROP);
 	assert_int_equal(call(&fresh), NV_OK);
@@ -354,7 +193,7 @@ test_rounds(void **state)
 		s[round] = sizes_now(f);
 	}
 	check_scan(f, window_first, WINDOW, WINDOW / 1000);
-	recall = recall_over(f, 40);
+	recall = recall_over(f, QUERIES, 40, alive_window);
 	fresh = fresh_recall(f, 40, &fresh_size);
 	checkpoint(f);
 	stop_engine(f, false);
@@ -380,74 +219,8 @@ test_rounds(void **state)
 
 /* --- Beside everything else --- */
 
-typedef struct world
-{
-	fixture *f;
-	_Atomic bool stop;
-	_Atomic uint32_t *generation; /* of each row; odd: in, even: out */
-	_Atomic uint64_t searches, runs, given_up;
-} world;
-
-typedef struct worker
-{
-	world *w;
-	uint32_t number;
-	fixture f; /* its own, made before others work with the world's */
-	pthread_t thread;
-} worker;
-
 #define CHURNERS 2u
 #define CHANGES (WINDOW / 3)
-
-/* The row's own vector finds it at distance 0, and nothing twice. */
-static bool
-finds_itself(fixture *f, uint32_t e, uint32_t generation, uint32_t list)
-{
-	const nv_hit *hits = (const nv_hit *) f->r->data;
-	const float *row = f->rows + (size_t) e * DIM;
-	bool found = false;
-
-	must(search(f, row, 10, list) == NV_OK);
-	for (uint32_t i = 0; i < f->r->u.search.n; i++)
-	{
-		for (uint32_t j = 0; j < i; j++)
-			must(hits[i].element != hits[j].element);
-		must(i == 0 || hits[i].distance >= hits[i - 1].distance);
-		/* The distance is that of the row, whatever its vertex was before. */
-		must(hits[i].distance == distance(f, row, hits[i].element));
-		found |= hits[i].element == e && hits[i].generation == generation;
-	}
-	return found;
-}
-
-/* Each thread has rows of its own: in, found; out, not found; in again. */
-static void *
-churn_thread(void *arg)
-{
-	worker *me = arg;
-	world *w = me->w;
-	fixture f = me->f;
-	uint64_t seed = nv_random_seed(me->number + 7);
-
-	for (uint32_t i = 0; i < CHANGES; i++)
-	{
-		uint32_t e =
-			(uint32_t) nv_random_below(&seed, f.n / CHURNERS) * CHURNERS +
-			me->number;
-		uint32_t g = atomic_load(&w->generation[e]);
-
-		if (g % 2 == 0)
-			must(insert(&f, e, g + 1) == NV_OK);
-		else
-			must(delete (&f, e, 1, g) == NV_OK);
-		atomic_store(&w->generation[e], g + 1);
-		if (i % 4 == 0)
-			must(finds_itself(&f, e, g % 2 == 0 ? g + 1 : g, 100) ==
-				 (g % 2 == 0));
-	}
-	free(f.r);
-	return NULL;
-}
 
 /* Scans of several batches, over rows that come and go. */
 static void *
@@ -491,23 +264,6 @@ cursor_thread(void *arg)
 	return NULL;
 }
 
-static void *
-checkpoint_thread(void *arg)
-{
-	worker *me = arg;
-	world *w = me->w;
-	fixture f = me->f;
-
-	while (!atomic_load(&w->stop))
-	{
-		begin(&f, NV_REQ_CHECKPOINT);
-		must(call(&f) == NV_OK);
-		usleep(20000);
-	}
-	free(f.r);
-	return NULL;
-}
-
 /* Runs, some of them given up at some moment. */
 static void *
 consolidate_thread(void *arg)
@@ -540,22 +296,16 @@ consolidate_thread(void *arg)
 }
 
 static void
-start_worker(world *w, worker *workers, uint32_t *n, void *(*run)(void *) )
-{
-	workers[*n] =
-		(worker){.w = w, .number = *n, .f = fork_fixture(w->f, 10 + *n)};
-	assert_int_equal(
-		pthread_create(&workers[*n].thread, NULL, run, &workers[*n]), 0);
-	(*n)++;
-}
-
-static void
 test_beside(void **state)
 {
 	fixture *f = *state;
-	world w = {.f = f};
+	world w = {.f = f,
+			   .churn = {.rows = f->n,
+						 .threads = CHURNERS,
+						 .changes = CHANGES,
+						 .list = 100}};
 	worker workers[CHURNERS + 4];
-	uint32_t n = 0, live = 0, misses = 0;
+	uint32_t n = 0, live, misses;
 	graph_shape shape;
 
 	build_first(f, f->n / 2);
@@ -568,21 +318,12 @@ test_beside(void **state)
 	start_worker(&w, workers, &n, checkpoint_thread);
 	start_worker(&w, workers, &n, consolidate_thread);
 	start_worker(&w, workers, &n, consolidate_thread);
-	for (uint32_t i = 0; i < CHURNERS; i++)
-		pthread_join(workers[i].thread, NULL);
+	join_workers(workers, 0, CHURNERS);
 	atomic_store(&w.stop, true);
-	for (uint32_t i = CHURNERS; i < n; i++)
-		pthread_join(workers[i].thread, NULL);
+	join_workers(workers, CHURNERS, n);
 	await_linked(f);
 	assert_int_equal(consolidate(f, 0), NV_OK);
-	for (uint32_t e = 0; e < f->n; e++)
-	{
-		uint32_t g = atomic_load(&w.generation[e]);
-
-		live += g % 2;
-		if (g > 0)
-			misses += finds_itself(f, e, g % 2 == 1 ? g : g - 1, 150) != g % 2;
-	}
+	live = count_live(&w, 0, 150, &misses);
 	print_message("%llu runs, %llu given up, %llu scans, %u misses, %llu ids "
 				  "freed\n",
 				  (unsigned long long) w.runs, (unsigned long long) w.given_up,

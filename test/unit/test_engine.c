@@ -103,8 +103,7 @@ test_restart(void **state)
 
 	build_all(f);
 	assert_int_equal(delete (f, 0, 500, 1), NV_OK);
-	begin(f, NV_REQ_CHECKPOINT);
-	assert_int_equal(call(f), NV_OK);
+	checkpoint(f);
 	stop_engine(f, false);
 	start_engine(f);
 	assert_int_equal(search(f, f->rows, 10, 60), NV_ENOENT);

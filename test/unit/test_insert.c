@@ -3,9 +3,7 @@
  *		Rows that leave the queue for the graph: beside searches, deletions and
  *		checkpoints; equal rows; crashes; what the graph looks like afterwards.
  */
-#include "engine_fixture.h"
-
-#include "store.h"
+#include "engine_threads.h"
 
 /* Sanitizer builds run on fewer rows. */
 #ifdef __SANITIZE_THREAD__
@@ -27,25 +25,16 @@
 #define BASE (TOTAL / 2)
 #define INSERTERS 2
 #define SEARCHERS 2
-#define WAIT_SECONDS 120
-
-/* cmocka's checks are for the main thread. */
-#define must(cond)                                                             \
-	((cond) ? (void) 0                                                         \
-			: (fprintf(stderr, "%s, line %d\n", #cond, __LINE__), abort()))
 
 /* --- Set-up --- */
 
 static int
 setup_insert(void **state, nv_metric metric, uint32_t n)
 {
-	fixture *f;
-	int rc = setup_with(state, metric, n);
+	int rc = setup_linking(state, metric, n);
+	fixture *f = *state;
 
-	f = *state;
 	stop_engine(f, false);
-	f->config.insert_threads = 2;
-	f->config.fsync = false;
 	f->config.build_memory = 0; /* all rows are linked: test_training.c */
 	start_engine(f);
 	return rc;
@@ -90,81 +79,6 @@ setup_equal(void **state)
 	return setup_insert(state, NV_METRIC_L2, 7200);
 }
 
-/* A graph over the first n rows. */
-static void
-build_first(fixture *f, uint32_t n)
-{
-	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
-	assert_int_equal(build_add(f, 0, n), NV_OK);
-	assert_int_equal(build_run(f), NV_OK);
-	assert_true(f->r->u.build.vertices >= NV_MIN_GRAPH_ROWS);
-}
-
-/* Until nothing is pending. */
-static void
-await_linked(fixture *f)
-{
-	for (int i = 0; i < WAIT_SECONDS * 100; i++)
-	{
-		if (info(f)->pending_rows == 0)
-			return;
-		usleep(10000);
-	}
-	fail_msg("%llu rows are still pending after %d s",
-			 (unsigned long long) f->r->u.info.pending_rows, WAIT_SECONDS);
-}
-
-static void
-checkpoint(fixture *f)
-{
-	begin(f, NV_REQ_CHECKPOINT);
-	assert_int_equal(call(f), NV_OK);
-}
-
-/* The row's own vector finds it at distance 0, and nothing twice. */
-static bool
-finds_itself(fixture *f, uint32_t e, uint32_t generation, uint32_t list)
-{
-	const nv_hit *hits = (const nv_hit *) f->r->data;
-	const float *row = f->rows + (size_t) e * DIM;
-	double nearest = distance(f, row, e);
-	bool found = false;
-
-	must(search(f, row, 10, list) == NV_OK);
-	for (uint32_t i = 0; i < f->r->u.search.n; i++)
-	{
-		for (uint32_t j = 0; j < i; j++)
-			must(hits[i].element != hits[j].element);
-		must(i == 0 || hits[i].distance >= hits[i - 1].distance);
-		found |= hits[i].element == e && hits[i].generation == generation &&
-				 hits[i].distance <= nearest;
-	}
-	return found;
-}
-
-/* Recall as the fixture measures it, without its demands on the answer. */
-static double
-recall_over(fixture *f, uint32_t n_queries, uint32_t list)
-{
-	float *queries = malloc((size_t) n_queries * DIM * sizeof(float));
-	uint32_t found = 0;
-
-	make_rows(queries, n_queries, 78);
-	for (uint32_t q = 0; q < n_queries; q++)
-	{
-		const float *query = queries + (size_t) q * DIM;
-		double bound = kth_distance(f, query, 10, NULL);
-		const nv_hit *hits = (const nv_hit *) f->r->data;
-
-		assert_int_equal(search(f, query, 10, list), NV_OK);
-		assert_int_equal(f->r->u.search.n, 10);
-		for (uint32_t i = 0; i < 10; i++)
-			found += hits[i].distance <= bound;
-	}
-	free(queries);
-	return found / (10.0 * n_queries);
-}
-
 /*
  * Opens as a backend does and hands over what was missing: rows 0 .. n - 1 in
  * generation 1.  Returns how many were missing; rows that do not fit are tried
@@ -205,108 +119,7 @@ catch_up(fixture *f, uint32_t n)
 	return all;
 }
 
-/* --- The graph on disk --- */
-
-typedef struct graph_shape
-{
-	uint32_t linked, unlinked, orphans; /* orphans: linked, in no list */
-	double degree;
-	uint64_t edge_bytes;
-} graph_shape;
-
-static const uint32_t *
-read_list(nv_store *store, uint32_t v, uint8_t *page, uint32_t *degree)
-{
-	uint64_t word = nv_store_edge_word(store, v);
-	const uint32_t *list;
-
-	assert_int_equal(nv_file_read(nv_store_edge_file(store), page, NV_PAGE,
-								  nv_word_page(word) * NV_PAGE, NULL),
-					 NV_OK);
-	list = nv_slot_find(store, page, word, v, degree);
-	assert_non_null(list);
-	return list;
-}
-
-/* Every list of the last checkpoint: bounds, sets, never its own vertex. */
-static graph_shape
-check_graph(fixture *f, uint32_t generation)
-{
-	uint8_t *page = aligned_alloc(NV_BLOCK, NV_PAGE);
-	graph_shape shape = {0};
-	char dir[300], path[320];
-	nv_store *store;
-	nv_store_stats stats;
-	uint32_t n, *named, *seen;
-
-	index_dir(f, dir);
-	snprintf(path, sizeof(path), "%s/g%u", dir, generation);
-	assert_int_equal(nv_store_open(path, &f->key, NULL, &store, NULL), NV_OK);
-	nv_store_get_stats(store, &stats);
-	shape.edge_bytes = stats.edge_bytes;
-	n = nv_store_vertices(store);
-	named = nv_alloc_array(n, sizeof(*named));
-	seen = nv_alloc_array(n, sizeof(*seen));
-	for (uint32_t v = 0; v < n; v++)
-	{
-		uint32_t degree;
-		const uint32_t *list;
-
-		if (nv_store_edge_word(store, v) == 0)
-			continue;
-		list = read_list(store, v, page, &degree);
-		assert_true(degree <= f->params.max_degree);
-		for (uint32_t i = 0; i < degree; i++)
-		{
-			assert_true(list[i] < n && list[i] != v);
-			assert_true(nv_store_edge_word(store, list[i]) != 0);
-			assert_int_not_equal(seen[list[i]], v + 1);
-			seen[list[i]] = v + 1;
-			named[list[i]]++;
-		}
-		shape.degree += degree;
-	}
-	for (uint32_t v = 0; v < n; v++)
-	{
-		bool linked = nv_store_edge_word(store, v) & NV_LINKED;
-
-		shape.linked += linked;
-		shape.unlinked += !linked && nv_store_edge_word(store, v) != 0;
-		shape.orphans += linked && named[v] == 0;
-	}
-	for (uint64_t e = 0; e < nv_store_elements(store); e++)
-	{
-		uint32_t g, v = nv_store_element(store, (uint32_t) e, &g);
-
-		assert_true(v == NV_NO_VERTEX ||
-					(nv_store_edge_word(store, v) & NV_LINKED) != 0);
-	}
-	shape.degree /= NV_MAX(shape.linked, 1u);
-	free(named);
-	free(seen);
-	free(page);
-	nv_store_close(store);
-	return shape;
-}
-
 /* --- Inserting beside everything else --- */
-
-typedef struct world
-{
-	fixture *f;
-	_Atomic bool stop;
-	_Atomic uint32_t *acknowledged; /* generation of a row that is in */
-	_Atomic uint32_t next;          /* row to insert next */
-	_Atomic uint64_t searches, misses;
-} world;
-
-typedef struct worker
-{
-	world *w;
-	uint32_t number;
-	fixture f; /* its own, made before others work with the world's */
-	pthread_t thread;
-} worker;
 
 static void *
 insert_thread(void *arg)
@@ -322,7 +135,7 @@ insert_thread(void *arg)
 		if (e >= f.n)
 			break;
 		must(insert(&f, e, 1) == NV_OK);
-		atomic_store(&w->acknowledged[e], 1);
+		atomic_store(&w->generation[e], 1);
 	}
 	free(f.r);
 	return NULL;
@@ -344,7 +157,7 @@ search_thread(void *arg)
 		/* Recent ones more often: they are on their way. */
 		if (nv_random_below(&seed, 2) == 0)
 			e = most - 1 - e % NV_MIN(most, 300u);
-		if (atomic_load(&w->acknowledged[e]) == 0)
+		if (atomic_load(&w->generation[e]) == 0)
 			continue;
 		if (!finds_itself(&f, e, 1, 100))
 			atomic_fetch_add(&w->misses, 1);
@@ -352,33 +165,6 @@ search_thread(void *arg)
 	}
 	free(f.r);
 	return NULL;
-}
-
-static void *
-checkpoint_thread(void *arg)
-{
-	worker *me = arg;
-	world *w = me->w;
-	fixture f = me->f;
-
-	while (!atomic_load(&w->stop))
-	{
-		begin(&f, NV_REQ_CHECKPOINT);
-		must(call(&f) == NV_OK);
-		usleep(20000);
-	}
-	free(f.r);
-	return NULL;
-}
-
-static void
-start_worker(world *w, worker *workers, uint32_t *n, void *(*main)(void *) )
-{
-	workers[*n] =
-		(worker){.w = w, .number = *n, .f = fork_fixture(w->f, 10 + *n)};
-	assert_int_equal(
-		pthread_create(&workers[*n].thread, NULL, main, &workers[*n]), 0);
-	(*n)++;
 }
 
 /* The same rows in an index of their own that was built at once. */
@@ -390,7 +176,7 @@ fresh_recall(fixture *f, uint32_t list, uint64_t *edge_bytes)
 
 	fresh.key.identity[0] ^= 255;
 	build_all(&fresh);
-	recall = recall_over(&fresh, QUERIES, list);
+	recall = recall_over(&fresh, QUERIES, list, NULL);
 	*edge_bytes = info(&fresh)->edge_bytes;
 	begin(&fresh, NV_REQ_DROP);
 	assert_int_equal(call(&fresh), NV_OK);
@@ -430,30 +216,28 @@ test_insert_beside(void **state)
 	graph_shape shape;
 
 	build_first(f, BASE);
-	w.acknowledged = nv_alloc_array(f->n, sizeof(*w.acknowledged));
+	w.generation = nv_alloc_array(f->n, sizeof(*w.generation));
 	atomic_store(&w.next, BASE);
 	for (uint32_t e = 0; e < BASE; e++)
-		atomic_store(&w.acknowledged[e], 1);
+		atomic_store(&w.generation[e], 1);
 	for (int i = 0; i < INSERTERS; i++)
 		start_worker(&w, workers, &n, insert_thread);
 	for (int i = 0; i < SEARCHERS; i++)
 		start_worker(&w, workers, &n, search_thread);
 	start_worker(&w, workers, &n, checkpoint_thread);
-	for (int i = 0; i < INSERTERS; i++)
-		pthread_join(workers[i].thread, NULL);
+	join_workers(workers, 0, INSERTERS);
 	await_linked(f);
 	atomic_store(&w.stop, true);
-	for (uint32_t i = INSERTERS; i < n; i++)
-		pthread_join(workers[i].thread, NULL);
+	join_workers(workers, INSERTERS, n);
 	check_counters(f);
 	for (uint32_t e = 0; e < f->n; e++)
 		if (e >= BASE || e % STRIDE == 0)
 			w.misses += !finds_itself(f, e, 1, 100);
-	grown = recall_over(f, QUERIES, 40);
+	grown = recall_over(f, QUERIES, 40, NULL);
 	fresh = fresh_recall(f, 40, &fresh_bytes);
 	checkpoint(f);
 	stop_engine(f, false);
-	shape = check_graph(f, 1);
+	shape = check_graph(f);
 	print_message("%llu searches, %llu misses; recall %.4f, fresh %.4f; degree "
 				  "%.1f, %u orphans, edge file %.2f x fresh\n",
 				  (unsigned long long) w.searches,
@@ -465,7 +249,7 @@ test_insert_beside(void **state)
 	assert_true(grown >= fresh - 0.01);
 	assert_int_equal(shape.unlinked, 0);
 	assert_int_equal(shape.linked, f->n);
-	free((void *) w.acknowledged);
+	free((void *) w.generation);
 }
 
 #ifndef __SANITIZE_THREAD__
@@ -486,7 +270,7 @@ test_insert_metric(void **state)
 	for (uint32_t e = BASE; e < f->n; e++)
 		assert_int_equal(insert(f, e, 1), NV_OK);
 	await_linked(f);
-	grown = recall_over(f, QUERIES, 100);
+	grown = recall_over(f, QUERIES, 100, NULL);
 	fresh = fresh_recall(f, 100, &bytes);
 	print_message("recall %.4f, fresh %.4f\n", grown, fresh);
 	assert_true(grown >= fresh - slack);
@@ -533,7 +317,7 @@ test_equal(void **state)
 		assert_true(((nv_hit *) f->r->data)[h].distance == 0);
 	for (e = EQUAL_BASE + EQUALS; e < f->n; e++)
 		assert_true(finds_itself(f, e, 1, 60));
-	assert_true(recall_over(f, 50, 60) >= 0.95);
+	assert_true(recall_over(f, 50, 60, NULL) >= 0.95);
 }
 
 /* A row whose vector was deleted before comes back to its old vertex. */
@@ -600,105 +384,54 @@ test_element_reuse(void **state)
 
 /* --- Deletions beside insertions --- */
 
-typedef struct churn
-{
-	world *w;
-	_Atomic uint32_t *generation; /* of each row; odd: in, even: out */
-} churn;
-
-static churn shared;
-
-/* Each thread has rows of its own: in, found; out, not found; in again. */
-static void *
-churn_thread(void *arg)
-{
-	worker *me = arg;
-	fixture f = me->f;
-	uint64_t seed = nv_random_seed(me->number + 7);
-
-	for (uint32_t i = 0; i < TOTAL / 8; i++)
-	{
-		uint32_t e =
-			BASE + (uint32_t) nv_random_below(&seed, BASE / 6) * 3 + me->number;
-		uint32_t g = atomic_load(&shared.generation[e]);
-
-		if (e >= f.n)
-			continue;
-		if (g % 2 == 0)
-		{
-			must(insert(&f, e, g + 1) == NV_OK);
-			atomic_store(&shared.generation[e], g + 1);
-		}
-		else
-		{
-			must(delete (&f, e, 1, g) == NV_OK);
-			atomic_store(&shared.generation[e], g + 1);
-		}
-		if (i % 4 == 0)
-			must(finds_itself(&f, e, g % 2 == 0 ? g + 1 : g, 120) ==
-				 (g % 2 == 0));
-	}
-	free(f.r);
-	return NULL;
-}
+#define CHURNERS 3u
 
 static void
 test_delete_beside(void **state)
 {
 	fixture *f = *state;
-	world w = {.f = f};
-	worker workers[4];
-	uint32_t n = 0, live = 0;
+	world w = {.f = f,
+			   .churn = {.first = BASE,
+						 .rows = BASE / 2,
+						 .threads = CHURNERS,
+						 .changes = TOTAL / 8,
+						 .list = 120}};
+	worker workers[CHURNERS + 1];
+	uint32_t n = 0, live, misses;
 
 	build_first(f, BASE);
-	shared.w = &w;
-	shared.generation = nv_alloc_array(f->n + 3, sizeof(uint32_t));
-	for (int i = 0; i < 3; i++)
+	w.generation = nv_alloc_array(f->n, sizeof(*w.generation));
+	for (uint32_t i = 0; i < CHURNERS; i++)
 		start_worker(&w, workers, &n, churn_thread);
 	start_worker(&w, workers, &n, checkpoint_thread);
-	for (int i = 0; i < 3; i++)
-		pthread_join(workers[i].thread, NULL);
+	join_workers(workers, 0, CHURNERS);
 	await_linked(f);
 	atomic_store(&w.stop, true);
-	pthread_join(workers[3].thread, NULL);
+	join_workers(workers, CHURNERS, n);
 	/* Others may have gone before they were linked; not these. */
 	for (uint32_t e = BASE, gone = 0; e < f->n && gone < 30; e++)
 	{
-		uint32_t g = atomic_load(&shared.generation[e]);
+		uint32_t g = atomic_load(&w.generation[e]);
 
 		if (g % 2 == 0)
 			continue;
 		assert_int_equal(delete (f, e, 1, g), NV_OK);
-		atomic_store(&shared.generation[e], g + 1);
+		atomic_store(&w.generation[e], g + 1);
 		gone++;
 	}
 	info(f);
 	assert_true(f->r->u.info.deleted + f->r->u.info.freed_vertices >= 30);
-	for (uint32_t e = BASE; e < f->n; e++)
-	{
-		uint32_t g = atomic_load(&shared.generation[e]);
-
-		live += g % 2;
-		if (g > 0)
-			assert_int_equal(finds_itself(f, e, g % 2 == 1 ? g : g - 1, 150),
-							 g % 2);
-	}
+	live = count_live(&w, BASE, 150, &misses);
+	assert_int_equal(misses, 0);
 	assert_true(live > 20);
 	assert_true(info(f)->vertices - info(f)->deleted <= BASE + live);
 	checkpoint(f);
 	stop_engine(f, false);
-	(void) check_graph(f, 1);
-	free((void *) shared.generation);
+	(void) check_graph(f);
+	free((void *) w.generation);
 }
 
 /* --- Restarts --- */
-
-static void
-insert_some(fixture *f, uint32_t first, uint32_t n)
-{
-	for (uint32_t e = first; e < first + n; e++)
-		assert_int_equal(insert(f, e, 1), NV_OK);
-}
 
 /* Rows of the build every STRIDE-th, all that came later. */
 static void
@@ -715,7 +448,7 @@ test_restart_published(void **state)
 	uint32_t st, members;
 
 	build_first(f, BASE);
-	insert_some(f, BASE, ADDED);
+	insert_some(f, BASE, ADDED, 1);
 	await_linked(f);
 	members = info(f)->entrance_members;
 	assert_true(members > (BASE + 50) / 100);
@@ -727,7 +460,7 @@ test_restart_published(void **state)
 	assert_int_equal(info(f)->pending_rows, 0);
 	find_all(f, BASE + ADDED);
 	/* It goes on from there. */
-	insert_some(f, BASE + ADDED, 50);
+	insert_some(f, BASE + ADDED, 50, 1);
 	await_linked(f);
 	find_all(f, BASE + ADDED + 50);
 }
@@ -740,11 +473,11 @@ test_restart_killed(void **state)
 	uint64_t vertices;
 
 	build_first(f, BASE);
-	insert_some(f, BASE, ADDED);
+	insert_some(f, BASE, ADDED, 1);
 	await_linked(f);
 	checkpoint(f);
 	vertices = info(f)->vertices;
-	insert_some(f, BASE + ADDED, ADDED);
+	insert_some(f, BASE + ADDED, ADDED, 1);
 	await_linked(f);
 	assert_true(info(f)->vertices > vertices);
 	stop_engine(f, false);
@@ -782,7 +515,7 @@ test_checkpoint_dead(void **state)
 	build_first(f, CHURN_BASE);
 	sequence = info(f)->published_sequence;
 	assert_true(f->config.checkpoint_timeout >= 300);
-	insert_some(f, CHURN_BASE, CHURN_ROWS);
+	insert_some(f, CHURN_BASE, CHURN_ROWS, 1);
 	await_linked(f);
 	await_root(f, sequence);
 	/* And so the dead ones are few: what a checkpoint holds, and a batch's. */
@@ -806,7 +539,7 @@ test_checkpoint_timeout(void **state)
 	start_engine(f);
 	build_first(f, BASE);
 	sequence = info(f)->published_sequence;
-	insert_some(f, BASE, 3);
+	insert_some(f, BASE, 3, 1);
 	await_linked(f);
 	await_root(f, sequence);
 	stop_engine(f, false);
@@ -843,10 +576,10 @@ test_restart_halfway(void **state)
 
 	build_first(f, BASE);
 	start_worker(&w, workers, &n, cut_thread);
-	insert_some(f, BASE, f->n - BASE);
-	pthread_join(workers[0].thread, NULL);
+	insert_some(f, BASE, f->n - BASE, 1);
+	join_workers(workers, 0, n);
 	stop_engine(f, false);
-	shape = check_graph(f, 1);
+	shape = check_graph(f);
 	start_engine(f);
 	missing = catch_up(f, f->n);
 	print_message("%u missing, %u vertices half linked\n", missing,
@@ -859,7 +592,7 @@ test_restart_halfway(void **state)
 	distinct = (uint32_t) info(f)->vertices;
 	assert_true(distinct <= f->n);
 	stop_engine(f, true);
-	shape = check_graph(f, 1);
+	shape = check_graph(f);
 	assert_int_equal(shape.unlinked, 0);
 	assert_int_equal(shape.linked, distinct);
 }
@@ -875,10 +608,10 @@ test_rebuild_beside(void **state)
 	uint32_t st;
 
 	build_first(f, BASE);
-	insert_some(f, BASE, 100);
+	insert_some(f, BASE, 100, 1);
 	assert_int_equal(build_begin(f, true, UINT64_C(1) << 30), NV_OK);
 	assert_int_equal(build_add(f, 0, BASE + 100), NV_OK);
-	insert_some(f, BASE + 100, 100);
+	insert_some(f, BASE + 100, 100, 1);
 	find_all(f, BASE + 200);
 	usleep(300000);
 	assert_true(info(f)->pending_rows >= 100);
@@ -897,7 +630,7 @@ test_drop_beside(void **state)
 	char dir[300];
 
 	build_first(f, BASE);
-	insert_some(f, BASE, 500);
+	insert_some(f, BASE, 500, 1);
 	begin(f, NV_REQ_DROP);
 	assert_int_equal(call(f), NV_OK);
 	index_dir(f, dir);

@@ -9,6 +9,7 @@
 #include "store_fixture.h"
 
 #include "io_internal.h"
+#include "must.h"
 #include "page_writer.h"
 #include "store_internal.h"
 
@@ -17,10 +18,6 @@
 static char dir[NAME], copy[NAME];
 static nv_page_writer *page_writer;
 static int version[VERTICES];
-
-#define must(cond)                                                             \
-	((cond) ? (void) 0                                                         \
-			: (fprintf(stderr, "%s, line %d\n", #cond, __LINE__), abort()))
 
 static int
 set_up(void **state)

@@ -1,11 +1,12 @@
 /*
  * test_reserve.c
  *		Places in the insert queue: given, offered, taken back, waited for,
- *given up; who waits occupies no thread and comes on in its turn.
+ *		given up; who waits occupies no thread and comes on in its turn.
  */
 #include "engine_fixture.h"
 
 #include "engine_internal.h"
+#include "must.h"
 #include "pending.h"
 
 #define QUEUE 4u
@@ -17,11 +18,6 @@
 #define TOTAL 1500u
 #endif
 #define WRITERS 4
-
-/* cmocka's checks are for the main thread. */
-#define must(cond)                                                             \
-	((cond) ? (void) 0                                                         \
-			: (fprintf(stderr, "%s, line %d\n", #cond, __LINE__), abort()))
 
 static fixture others[QUEUE + EXTRA]; /* other backends */
 
@@ -39,9 +35,7 @@ setup_queue(void **state)
 	f->config.pending_memory = 512 << 10;
 	f->config.fsync = false;
 	start_engine(f);
-	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
-	assert_int_equal(build_add(f, 0, BASE), NV_OK);
-	assert_int_equal(build_run(f), NV_OK);
+	build_first(f, BASE);
 	for (uint32_t i = 0; i < NV_LENGTH(others); i++)
 		others[i] = fork_fixture(f, 100 + i);
 	return rc;
@@ -214,8 +208,7 @@ test_offered(void **state)
 	for (uint32_t e = BASE; e < BASE + 20; e++)
 	{
 		assert_int_equal(insert_placed(&others[0], e), NV_OK);
-		while (info(f)->pending_rows > 0)
-			usleep(1000);
+		await_linked(f);
 		if (take_offer(&others[0]))
 			continue;
 		assert_int_equal(reserve(&others[0]), 1);
@@ -225,8 +218,7 @@ test_offered(void **state)
 	assert_true(asked <= 2);
 	assert_int_equal(info(f)->insert_reserved, 1);
 	assert_int_equal(insert_placed(&others[0], BASE + 20), NV_OK);
-	while (info(f)->pending_rows > 0)
-		usleep(1000);
+	await_linked(f);
 	assert_int_equal(state_of(&others[0]), NV_PLACE_OFFERED);
 	for (uint32_t i = 1; i <= QUEUE; i++)
 		assert_int_equal(reserve(&others[i]), 1);
@@ -248,8 +240,7 @@ test_without(void **state)
 	fill_queue(f);
 	for (uint32_t e = BASE; e < BASE + 2 * QUEUE; e++)
 		assert_int_equal(insert(f, e, 1), NV_OK);
-	while (info(f)->pending_rows > 0)
-		usleep(1000);
+	await_linked(f);
 	assert_int_equal(info(f)->insert_reserved, QUEUE);
 }
 
@@ -342,15 +333,13 @@ test_unchanged(void **state)
 
 	for (uint32_t i = 0; i < 100; i++)
 		assert_int_equal(insert_unchanged(f, 5000 + i, i * 7), NV_OK);
-	while (info(f)->pending_rows > 0)
-		usleep(1000);
+	await_linked(f);
 	assert_int_equal(f->r->u.info.vertices, vertices);
 	assert_int_equal(f->r->u.info.seeks, seeks);
 	assert_int_equal(f->r->u.info.inserted_equal, 100);
 	/* The hint is wrong: a vertex of its own. */
 	assert_int_equal(insert_unchanged(f, 5100, BASE), NV_OK);
-	while (info(f)->pending_rows > 0)
-		usleep(1000);
+	await_linked(f);
 	assert_int_equal(f->r->u.info.vertices, vertices + 1);
 	assert_int_equal(f->r->u.info.seeks, seeks + 1);
 	assert_int_equal(f->r->u.info.inserted_equal, 100);
@@ -432,8 +421,7 @@ test_many(void **state)
 	for (int i = 0; i < WRITERS; i++)
 		pthread_join(threads[i], NULL);
 	assert_true(most <= QUEUE);
-	while (info(f)->pending_rows > 0)
-		usleep(1000);
+	await_linked(f);
 	assert_int_equal(info(f)->inserted, TOTAL - BASE);
 	assert_true(recall(f, 100, NULL) > 0.9);
 }
@@ -487,9 +475,7 @@ test_small_indexes(void **state)
 		atomic_store(&others[0].r->place[1], NV_PLACE_NONE);
 		assert_int_equal(info(f)->state, NV_INDEX_READY);
 	}
-	for (int i = 0; i < 20000 && info(f)->pending_rows > 0; i++)
-		usleep(1000);
-	assert_int_equal(info(f)->pending_rows, 0);
+	await_linked(f);
 	assert_int_equal(search(f, f->rows, 10, 60), NV_OK);
 	for (uint32_t i = 0; i < n; i++)
 		free(small[i].r);
@@ -509,9 +495,7 @@ test_left_places(void **state)
 
 	f->engine->config.insert_queue_size = 1 << 20;
 	g->key.identity[1] ^= 1;
-	assert_int_equal(build_begin(g, false, UINT64_C(1) << 30), NV_OK);
-	assert_int_equal(build_add(g, 0, BASE), NV_OK);
-	assert_int_equal(build_run(g), NV_OK);
+	build_first(g, BASE);
 	for (n = 0; n < limit / row; n++)
 	{
 		atomic_store(&g->r->place[1], NV_PLACE_NONE);

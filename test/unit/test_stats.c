@@ -11,14 +11,7 @@
 static int
 setup_stats(void **state)
 {
-	int rc = setup_with(state, NV_METRIC_L2, ROWS);
-	fixture *f = *state;
-
-	stop_engine(f, false);
-	f->config.insert_threads = 2;
-	f->config.fsync = false;
-	start_engine(f);
-	return rc;
+	return setup_linking(state, NV_METRIC_L2, ROWS);
 }
 
 static nv_req_totals
@@ -32,11 +25,8 @@ totals(fixture *f)
 static void
 insert_all(fixture *f)
 {
-	for (uint32_t e = BASE; e < f->n; e++)
-		assert_int_equal(insert(f, e, 1), NV_OK);
-	for (int i = 0; i < 6000 && info(f)->pending_rows > 0; i++)
-		usleep(10000);
-	assert_int_equal(info(f)->pending_rows, 0);
+	insert_some(f, BASE, f->n - BASE, 1);
+	await_linked(f);
 }
 
 /* What searches answered, and what the index counted. */
@@ -76,13 +66,10 @@ test_counters(void **state)
 	nv_req_info i;
 
 	assert_int_equal(totals(f).indexes, 0);
-	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
-	assert_int_equal(build_add(f, 0, BASE), NV_OK);
-	assert_int_equal(build_run(f), NV_OK);
+	build_first(f, BASE);
 	check_searches(f);
 	insert_all(f);
-	begin(f, NV_REQ_CHECKPOINT);
-	assert_int_equal(call(f), NV_OK);
+	checkpoint(f);
 	check_searches(f);
 
 	i = *info(f);

@@ -11,6 +11,7 @@
  * ascending versions, so that bounds of what a reader or a checkpoint may see
  * are known; the others are fought over by both, with versions at random.
  */
+#include "must.h"
 #include "store_fixture.h"
 
 #define WRITERS 2
@@ -40,11 +41,6 @@ static struct
 	uint32_t set_begun[ELEMENTS], set_done[ELEMENTS];
 	uint64_t elements, lsn;
 } model;
-
-/* cmocka's checks are for the main thread. */
-#define must(cond)                                                             \
-	((cond) ? (void) 0                                                         \
-			: (fprintf(stderr, "%s, line %d\n", #cond, __LINE__), abort()))
 
 /* The writer a vertex belongs to, or WRITERS: any. */
 static uint32_t
