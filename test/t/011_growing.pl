@@ -106,18 +106,14 @@ BEGIN
   FROM navis_last_scan();
 END $$;
 SQL
-my $dir = $node->basedir;
-append_to_file("$dir/fill.sql", "SELECT fill();\n");
-append_to_file("$dir/look.sql", "\\set r random(1, 5000)\nSELECT look(:r);\n");
-my @pgbench = ($node->installed_command('pgbench'), '-n', '-h', $node->host, '-p', $node->port);
-my $look = IPC::Run::start([ @pgbench, '-c', 2, '-T', 10, '-f', "$dir/look.sql", 'postgres' ], '>', \my $out, '2>', \my $err);
-my $fill = IPC::Run::start([ @pgbench, '-c', 3, '-t', 12, '-f', "$dir/fill.sql", 'postgres' ], '>', \my $fill_out, '2>', \my $fill_err);
-$fill->finish;
-is($fill->result(0), 0, 'no writer failed') or diag($fill_err);
+my $look = start_bench($node, { look => [ 1, "\\set r random(1, 5000)\nSELECT look(:r);\n" ] }, '-c', 2, '-T', 10);
+my $fill = start_bench($node, { fill => [ 1, "SELECT fill();\n" ] }, '-c', 3, '-t', 12);
+my ($fill_rc, undef, $fill_err) = finish_bench($fill);
+is($fill_rc, 0, 'no writer failed') or diag($fill_err);
 ok(wait_linked('grow_v', 'renewals >= 1'), 'then all rows are in a graph');
-$look->finish;
-is($look->result(0), 0, 'no searcher failed') or diag($err);
-unlike("$err$fill_err", qr/ERROR|WARNING/, 'no error, no warning');
+my ($look_rc, undef, $look_err) = finish_bench($look);
+is($look_rc, 0, 'no searcher failed') or diag($look_err);
+unlike("$look_err$fill_err", qr/ERROR|WARNING/, 'no error, no warning');
 my ($searches, $short, $missed, $unordered, $graph) = split /\|/, query(<<'SQL');
 SELECT count(*), count(*) FILTER (WHERE rows <> 10), count(*) FILTER (WHERE NOT found), count(*) FILTER (WHERE NOT ordered),
   count(*) FILTER (WHERE mode LIKE 'graph%') FROM looked

@@ -28,29 +28,13 @@ CONF
 $node->start;
 make_helpers($node);
 load_words($node, 'words', $rows);
-query_words($node, 'pool', $rows + 1, $pool);
+make_pool($node, $rows + 1, $pool);
 query_words($node, 'queries', $rows + $pool + 1, $queries);
 $node->safe_psql('postgres', <<'SQL');
-ALTER TABLE pool ADD PRIMARY KEY (id);
 CREATE INDEX words_v ON words USING navis (v) WITH (max_degree = 32, build_list_size = 48, pq_bytes = 48);
-CREATE SEQUENCE ids START 100000;
-CREATE TABLE searches (k int, rows int, different int, ordered bool);
-CREATE FUNCTION pool(i int) RETURNS real[] LANGUAGE sql STABLE AS 'SELECT v FROM pool WHERE id = 5001 + i';
 -- A vector that nobody else has.
 CREATE FUNCTION moved(i int, by float8) RETURNS real[] LANGUAGE sql STABLE AS
   'SELECT array_agg((x + by * sin(n))::real ORDER BY n) FROM unnest(pool(i)) WITH ORDINALITY u (x, n)';
-CREATE FUNCTION search(k int, i int) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  query real[] := pool(i);
-  ids int[];
-  d float8[];
-BEGIN
-  SELECT array_agg(id), array_agg(v <-> query) INTO ids, d
-  FROM (SELECT id, v FROM words ORDER BY v <-> query LIMIT k) w;
-  INSERT INTO searches
-    SELECT k, cardinality(ids), (SELECT count(DISTINCT x) FROM unnest(ids) x),
-           d = (SELECT array_agg(x ORDER BY x) FROM unnest(d) x);
-END $$;
 -- Recall@10 by distance: among equal vectors the exact scan may name other rows.
 CREATE FUNCTION near(q real[], OUT recall float8, OUT graph int) LANGUAGE plpgsql AS $$
 DECLARE
@@ -66,17 +50,7 @@ BEGIN
 END $$;
 SQL
 
-# pgbench scripts, with their weights
-my $dir = $node->basedir;
-my %scripts = (
-	search => [ 6, <<'SQL' ],
-\set i random(0, 7999)
-SELECT search(10, :i);
-SQL
-	insert => [ 6, <<'SQL' ],
-\set i random(0, 7999)
-INSERT INTO words SELECT nextval('ids'), 'new', pool(:i);
-SQL
+my $scripts = mixed_scripts($rows, $pool, { search => 6, insert => 6, insert_aborted => 1, update => 4 },
 	insert_moved => [ 6, <<'SQL' ],
 \set i random(0, 7999)
 \set by random(1, 1000000)
@@ -91,17 +65,6 @@ INSERT INTO words SELECT nextval('ids'), 'undone', pool(:i + n) FROM generate_se
 ROLLBACK TO s;
 INSERT INTO words SELECT nextval('ids'), 'equal', pool(:i + n % 2) FROM generate_series(1, 5) n;
 COMMIT;
-SQL
-	insert_aborted => [ 1, <<'SQL' ],
-\set i random(0, 7999)
-BEGIN;
-INSERT INTO words SELECT nextval('ids'), 'aborted', pool(:i);
-ROLLBACK;
-SQL
-	update => [ 4, <<'SQL' ],
-\set i random(0, 7999)
-\set id random(1, 5000)
-UPDATE words SET v = pool(:i) WHERE id = :id;
 SQL
 	update_other => [ 2, <<'SQL' ],
 \set id random(1, 5000)
@@ -118,34 +81,20 @@ SQL
 	statistics => [ 1, <<'SQL' ],
 SELECT * FROM navis_stat_indexes, navis_stat_worker;
 SQL
-	vacuum => [ 1, <<'SQL' ],
-VACUUM (INDEX_CLEANUP on) words;
-SQL
-);
-my @files;
-for my $name (sort keys %scripts)
-{
-	append_to_file("$dir/$name.sql", $scripts{$name}[1]);
-	push @files, '-f', "$dir/$name.sql\@$scripts{$name}[0]";
-}
+	vacuum => [ 1, "VACUUM (INDEX_CLEANUP on) words;\n" ]);
 
 # Runs so many transactions a client; after some seconds what is given.
 sub stress
 {
 	my ($transactions, $after, $event) = @_;
-	my ($out, $err) = ('', '');
-	my $bench = IPC::Run::start(
-		[ $node->installed_command('pgbench'), '-n', '-c', $clients, '-j', 2, '-t', $transactions,
-			'-h', $node->host, '-p', $node->port, @files, 'postgres' ],
-		'>', \$out, '2>', \$err);
+	my $bench = start_bench($node, $scripts, '-c', $clients, '-j', 2, '-t', $transactions);
 
 	if (defined $event)
 	{
 		usleep($after * 1e6);
 		$event->();
 	}
-	$bench->finish;
-	return ($bench->result(0), $out, $err);
+	return finish_bench($bench);
 }
 
 my $log_at = 0;

@@ -245,8 +245,7 @@ is($scan, table_rows($node, 'children', '(SELECT v FROM target)'), 'and none of 
 
 # --- Concurrent builds beside writers ---
 
-my $bench = $node->basedir . '/writes.sql';
-append_to_file($bench, <<'SQL');
+my $busy = { busy => [ 1, <<'SQL' ] };
 \set i random(1, 1000000000)
 \set q random(0, 999)
 INSERT INTO busy SELECT 10000 + :i, word, (SELECT array_agg(x * (1 + (:i % 1000) * 0.0001)) FROM unnest(v) x) FROM more WHERE id = 2001 + :q ON CONFLICT DO NOTHING;
@@ -258,13 +257,12 @@ sql('DROP INDEX IF EXISTS busy_v_idx');
 sub beside_writers
 {
 	my ($what, $statement) = @_;
-	my $writers = IPC::Run::start(
-		[ 'pgbench', '-n', '-c', '2', '-T', '4', '-f', $bench, '-h', $node->host, '-p', $node->port, 'postgres' ],
-		'>', \my $out, '2>', \my $err);
+	my $writers = start_bench($node, $busy, '-c', 2, '-T', 4);
 	usleep(500_000);
 	my ($rc, undef, $error) = $node->psql('postgres', $statement);
 	is($rc, 0, "$what beside writers") or diag($error);
-	ok($writers->finish, "$what: the writers succeed") or diag($err);
+	my ($bench_rc, undef, $bench_err) = finish_bench($writers);
+	is($bench_rc, 0, "$what: the writers succeed") or diag($bench_err);
 	ok(wait_ready($node, 'busy_cic'), "$what: the index is usable");
 	linked('busy_cic');
 	my ($all, $mode) = complete_scan($node, 'busy', '(SELECT v FROM target)');

@@ -1,6 +1,7 @@
 # What the TAP tests share: nodes with quick settings, the word vectors that
 # ship with the project, waiting for an index, recall against the exact scan of
-# the same server, and a look at sidecar directories and the worker process.
+# the same server, writes and searches by pgbench, and a look at sidecar
+# directories and the worker process.
 package NavisTest;
 
 use strict;
@@ -10,6 +11,7 @@ use Cwd qw(realpath);
 use Exporter 'import';
 use File::Basename qw(dirname);
 use IO::Uncompress::Gunzip qw($GunzipError);
+use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -17,7 +19,8 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(new_node load_words make_helpers query_words wait_until wait_ready
   answers complete_scan table_rows sidecars sidecar_of worker_pid wait_worker
-  kill9_all kill9_postmaster log_lines session gone vacuum);
+  kill9_all kill9_postmaster log_lines session gone vacuum
+  make_pool mixed_scripts start_bench finish_bench);
 
 my $words = realpath(dirname(__FILE__) . '/../..') . '/bench/data/words.tsv.gz';
 
@@ -126,6 +129,83 @@ CREATE TABLE $table AS SELECT id, v FROM nt_all WHERE id >= $from;
 DROP TABLE nt_all;
 SQL
 	return;
+}
+
+# What mixed_scripts need beside a table words: vectors to search for and to
+# insert, by pool(0 .. count - 1), which are words from..from + count - 1; ids of
+# new rows; and search(), which notes in searches what came of it.
+sub make_pool
+{
+	my ($node, $from, $count) = @_;
+
+	query_words($node, 'pool', $from, $count);
+	$node->safe_psql('postgres', <<SQL);
+ALTER TABLE pool ADD PRIMARY KEY (id);
+CREATE SEQUENCE ids START 100000;
+CREATE FUNCTION pool(i int) RETURNS real[] LANGUAGE sql STABLE AS 'SELECT v FROM pool WHERE id = $from + i';
+CREATE TABLE searches (k int, rows int, different int, ordered bool, mode text, hops bigint);
+CREATE FUNCTION search(k int, query real[]) RETURNS void LANGUAGE plpgsql AS \$\$
+DECLARE
+  ids int[];
+  d float8[];
+BEGIN
+  SELECT array_agg(id), array_agg(v <-> query) INTO ids, d
+  FROM (SELECT id, v FROM words ORDER BY v <-> query LIMIT k) w;
+  INSERT INTO searches
+    SELECT k, cardinality(ids), (SELECT count(DISTINCT x) FROM unnest(ids) x),
+           d = (SELECT array_agg(x ORDER BY x) FROM unnest(d) x), mode, hops
+    FROM navis_last_scan();
+END \$\$;
+SQL
+	return;
+}
+
+# pgbench scripts over words 1 .. rows and a pool of this size, for start_bench:
+# those that are named with a weight, and others of the caller's.
+sub mixed_scripts
+{
+	my ($rows, $pool, $weights, %others) = @_;
+	my $any = "\\set i random(0, $pool - 1)\n";
+	my %all = (
+		search => "SELECT search(10, pool(:i));\n",
+		search_more => "SELECT search(100, pool(:i));\n",
+		insert => "INSERT INTO words SELECT nextval('ids'), 'new', pool(:i);\n",
+		insert_aborted => "BEGIN;\nINSERT INTO words SELECT nextval('ids'), 'aborted', pool(:i);\nROLLBACK;\n",
+		update => "\\set id random(1, $rows)\nUPDATE words SET v = pool(:i) WHERE id = :id;\n",
+	);
+
+	return { %others, map { $_ => [ $weights->{$_}, $any . $all{$_} ] } keys %$weights };
+}
+
+# Starts pgbench over scripts, { name => [ weight, text ] }, with options.
+sub start_bench
+{
+	my ($node, $scripts, @options) = @_;
+	my %bench = (out => '', err => '');
+	my @files;
+
+	for my $name (sort keys %$scripts)
+	{
+		my $file = $node->basedir . "/$name.sql";
+		my ($weight, $text) = @{ $scripts->{$name} };
+
+		unlink $file;
+		append_to_file($file, $text);
+		push @files, '-f', "$file\@$weight";
+	}
+	$bench{run} = IPC::Run::start(
+		[ $node->installed_command('pgbench'), '-n', '-h', $node->host, '-p', $node->port, @options, @files, 'postgres' ],
+		'>', \$bench{out}, '2>', \$bench{err});
+	return \%bench;
+}
+
+# Waits for its end: exit code, output, errors and warnings.
+sub finish_bench
+{
+	my ($bench) = @_;
+
+	$bench->{run}->finish;
+	return ($bench->{run}->result(0), $bench->{out}, $bench->{err});
 }
 
 # Polls a condition, by default for up to two minutes, every 100 ms.
