@@ -804,12 +804,15 @@ write_table() {
 # write_rows METHOD FIRST ROWS: into every table, one after the other.
 write_rows() {
 	local table type index
-	for table in w_navis w_small w_large w_none; do
+	for table in $write_tables; do
 		type=vector index=
-		case $table in w_navis) type=real index=w_navis_i ;; w_none) type=real ;; esac
+		case $table in
+			w_navis | w_lean) type=real index=${table}_i ;;
+			w_none) type=real ;;
+		esac
 		"$bin/sql_bench" insert $table --base "$update_base" --first "$2" \
 			--rows "$3" --method "$1" --type $type ${index:+--index $index} \
-			$([ $table != w_navis ] || echo "--engine-pid $(worker_pid)") \
+			$([ -z "$index" ] || echo "--engine-pid $(worker_pid)") \
 			>"$dir/$1_$table"
 		say "$(date +%T) $1 $table: $(tail -n 1 "$dir/$1_$table")"
 	done
@@ -817,39 +820,45 @@ write_rows() {
 
 written() { value "$dir/$1_$2" "$1" "$3"; }
 
-names=([0]="navis" [1]="pgvector, m = 16, ef_construction = 64"
-	[2]="pgvector, m = 48, ef_construction = 200" [3]="no index")
+# The tables that are written to, and what is on them.  As for builds there are
+# two pairs: navis by its defaults beside pgvector with m = 48, and navis with
+# lists of a third beside pgvector by its defaults.
+write_tables="w_navis w_large w_lean w_small w_none"
+declare -A written_index=(
+	[w_navis]="navis"
+	[w_large]="pgvector, m = 48, ef_construction = 200"
+	[w_lean]="navis, max_degree = 32, build_list_size = 64"
+	[w_small]="pgvector, m = 16, ef_construction = 64"
+	[w_none]="no index")
 
 report_rows() {
-	local method i table
+	local method table
 	text ""
 	row "" index rows "s to the end" "rows/s" "s until linked" "rows/s linked" \
 		"CPU ms a row"
 	rule 8
 	for method in rows multi copy; do
-		i=0
-		for table in w_navis w_small w_large w_none; do
-			row $method "${names[i]}" "$(written $method $table rows)" \
+		for table in $write_tables; do
+			row $method "${written_index[$table]}" "$(written $method $table rows)" \
 				"$(written $method $table "s to the end")" \
 				"$(written $method $table "rows/s")" \
 				"$(written $method $table "s until linked")" \
 				"$(written $method $table "rows/s linked")" \
 				"$(written $method $table "CPU ms a row")"
-			i=$((i + 1))
 		done
 	done
 }
 
 # target_rows METHOD WHAT TIMES
 target_rows() {
-	local i=1 table ours theirs ratio
-	for table in w_small w_large; do
-		ours=$(written $1 w_navis "rows/s linked")
-		theirs=$(written $1 $table "rows/s linked")
+	local pair table peer ours theirs ratio
+	for pair in "w_navis w_large" "w_lean w_small" "w_navis w_small"; do
+		read -r table peer <<<"$pair"
+		ours=$(written $1 $table "rows/s linked")
+		theirs=$(written $1 $peer "rows/s linked")
 		ratio=$(calculate "$ours / $theirs")
-		target "$2, navis / ${names[i]}" "$ours rows/s / $theirs rows/s = $ratio" \
-			">= $3" "$ratio >= $3"
-		i=$((i + 1))
+		target "$2: ${written_index[$table]} / ${written_index[$peer]}" \
+			"$ours rows/s / $theirs rows/s = $ratio" ">= $3" "$ratio >= $3"
 	done
 }
 
@@ -861,8 +870,10 @@ write_throughput() {
 		"transaction (rows), of a hundred rows (multi), one COPY; every table" \
 		"in turn, different rows for each method. Linked: until no row waits to" \
 		"be linked into the graph (pgvector has no such rows). CPU: of the" \
-		"session and of the engine. navis: default settings, 2 insert threads." ""
+		"session and of the engine. 2 insert threads, every GUC at its default." ""
 	write_table w_navis real "CREATE INDEX w_navis_i ON w_navis USING navis (v)"
+	write_table w_lean real "CREATE INDEX w_lean_i ON w_lean USING navis (v)
+		WITH (max_degree = 32, build_list_size = 64)"
 	write_table w_small vector "CREATE INDEX w_small_i ON w_small USING hnsw
 		(v vector_l2_ops) WITH (m = 16, ef_construction = 64)"
 	write_table w_large vector "CREATE INDEX w_large_i ON w_large USING hnsw
@@ -1002,7 +1013,8 @@ part_writes() {
 	write_single
 	write_beside
 	write_update
-	ask -c "DROP TABLE w_navis, w_navis_plain, w_small, w_small_plain, w_large, w_none"
+	ask -c "DROP TABLE w_navis, w_navis_plain, w_lean, w_small, w_small_plain,
+		w_large, w_none"
 }
 
 # --- all of it ---------------------------------------------------------------
