@@ -798,7 +798,9 @@ write_table() {
 	local table=$1 type=$2 index=$3
 	"$bin/sql_bench" load "$table" --base "$update_base" --rows "$first" \
 		--type "$type"
-	[ -z "$index" ] || text "- \`$index\`: $(create_seconds "$index") s"
+	[ -z "$index" ] ||
+		text "- \`$(tr -s '\n\t' ' ' <<<"$index")\`: $(create_seconds "$index" \
+			"maintenance_work_mem = '4GB'") s"
 }
 
 # write_rows METHOD FIRST ROWS: into every table, one after the other.
