@@ -209,10 +209,10 @@ struct nv_index
 	_Atomic uint64_t checkpointed_at; /* microseconds since 1970, or 0 */
 	_Atomic uint64_t insert_after_ns; /* no insertion before, after an error */
 	_Atomic uint64_t arrived;         /* rows handed over, in all */
-	_Atomic uint64_t build_row_ns;    /* a row of the last build; 0: none */
-	_Atomic uint64_t link_row_ns;     /* a row linked by one thread; 0: none */
-	_Atomic uint32_t renewal;         /* nv_renewal */
-	nv_renew_plan plan;               /* the renewer's own */
+	_Atomic uint64_t build_row_ns; /* CPU, a row of the last build; 0: none */
+	_Atomic uint64_t link_row_ns;  /* CPU, a row linked; 0: none */
+	_Atomic uint32_t renewal;      /* nv_renewal */
+	nv_renew_plan plan;            /* the renewer's own */
 	/* Places of the queue given to rows to come; changed under places.lock. */
 	_Atomic uint64_t reserved;
 	_Atomic uint32_t parked; /* requests that wait for one */

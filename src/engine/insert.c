@@ -263,7 +263,7 @@ row_failed(nv_index *index, nv_body *body, const nv_error *err)
 bool
 nv_insert_next(nv_linker *l, nv_index *index, float *row)
 {
-	uint64_t started_ns = nv_now_ns();
+	uint64_t started_ns = nv_thread_cpu_ns();
 	nv_journal_entry entry;
 	nv_error err = {0};
 	nv_status status;
@@ -281,7 +281,7 @@ nv_insert_next(nv_linker *l, nv_index *index, float *row)
 	if (status == NV_OK && !later)
 	{
 		atomic_store(&l->body->no_space, false);
-		nv_renew_note_link(index, nv_now_ns() - started_ns);
+		nv_renew_note_link(index, nv_thread_cpu_ns() - started_ns);
 		return true;
 	}
 	nv_pending_give_back(index->pending, &entry);

@@ -37,10 +37,13 @@ typedef struct nv_index nv_index;
 
 /*
  * Unlinked rows are built in, instead of linked one by one, when that takes
- * less time: what a row takes is measured, of builds and of linking.  Before
- * both are known, a build is taken to be four times as fast a row.  The ratio
- * is used within bounds, so that the rows a build begins with are at least an
- * eighth of what it builds over, and it is not begun for a few.
+ * less time: what a row takes is measured, of builds and of linking, in CPU
+ * time: by the clock a machine that other work keeps busy now would be compared
+ * with the one that was idle then.  (Rows that wait to be built in are few
+ * enough for their graph to be in the cache, so little reading is left out.)
+ * Before both are known, a build is taken to be four times as fast a row.  The
+ * ratio is used within bounds, so that the rows a build begins with are at
+ * least an eighth of what it builds over, and it is not begun for a few.
  */
 #define NV_RENEW_RATIO 4.0
 #define NV_RENEW_RATIO_MIN 1.5

@@ -47,6 +47,16 @@ nv_now_ns(void)
 	return (uint64_t) ts.tv_sec * 1000000000u + (uint64_t) ts.tv_nsec;
 }
 
+/* CPU time of the calling thread in nanoseconds. */
+static inline uint64_t
+nv_thread_cpu_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+	return (uint64_t) ts.tv_sec * 1000000000u + (uint64_t) ts.tv_nsec;
+}
+
 /*
  * Nanoseconds since a moment that another thread may have noted after the
  * caller last looked at the clock: never less than none.
