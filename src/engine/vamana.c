@@ -13,6 +13,12 @@
  * of n, so that each prefix of the order is spread evenly over the rows:
  * tables are often sorted by something that clusters the vectors.
  *
+ * Searches begin at the medoid.  Of groups that lie far apart it sees the own
+ * one only, and rows of another one would find those rows nearest to them that
+ * face them, never each other.  So where a search has ended it looks at some
+ * starts, spread over the rows by the choice of k-means++, and goes on from
+ * those that are nearer than what it has found; elsewhere they change nothing.
+ *
  * With one thread the result depends on the input only.
  *
  * Source: algorithms.md sections 2 and 13; design.md section 4.
@@ -238,20 +244,18 @@ score(nv_build_worker *w, const float *query, uint32_t count, uint32_t *size)
 	return nearest;
 }
 
-uint32_t
-nv_build_search(nv_build_worker *w, uint32_t v)
+/*
+ * Expands what the pool holds from position `at` on, until nothing is left that
+ * is not; counts on from `expanded`, the number of vertices before.
+ */
+static uint32_t
+descend(nv_build_worker *w, uint32_t v, uint32_t *size, uint32_t at,
+		uint32_t expanded)
 {
 	nv_build *b = w->build;
 	const float *query = nv_build_row(b, v);
-	uint32_t size = 0;
-	uint32_t expanded = 0;
-	uint32_t at = 0;
 
-	begin_visits(w);
-	w->stamp[b->medoid] = w->generation;
-	w->fresh[0] = b->medoid;
-	score(w, query, 1, &size);
-	while (at < size)
+	while (at < *size)
 	{
 		nv_candidate c = w->pool[at];
 		uint32_t count;
@@ -267,10 +271,42 @@ nv_build_search(nv_build_worker *w, uint32_t v)
 			w->expanded[expanded++ % b->expanded_cap] = c;
 		count = copy_list(b, c.id, w->ids);
 		count = take_unvisited(w, count);
-		at = NV_MIN(at, score(w, query, count, &size));
+		at = NV_MIN(at, score(w, query, count, size));
 		if (nv_build_stopped(w, (uint64_t) count * b->gdim))
 			break;
 	}
+	return expanded;
+}
+
+/* Offers the starts to the pool; returns the nearest position changed. */
+static uint32_t
+offer_starts(nv_build_worker *w, uint32_t v, const uint8_t *among,
+			 uint32_t *size)
+{
+	nv_build *b = w->build;
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < b->n_starts; i++)
+		if (among == NULL || among[b->starts[i]])
+			w->ids[count++] = b->starts[i];
+	count = take_unvisited(w, count);
+	w->work += (uint64_t) count * b->gdim;
+	return score(w, nv_build_row(b, v), count, size);
+}
+
+uint32_t
+nv_build_search(nv_build_worker *w, uint32_t v, const uint8_t *among)
+{
+	nv_build *b = w->build;
+	uint32_t size = 0;
+	uint32_t expanded;
+
+	begin_visits(w);
+	w->stamp[b->medoid] = w->generation;
+	w->fresh[0] = b->medoid;
+	score(w, nv_build_row(b, v), 1, &size);
+	expanded = descend(w, v, &size, 0, 0);
+	expanded = descend(w, v, &size, offer_starts(w, v, among, &size), expanded);
 	return NV_MIN(expanded, b->expanded_cap);
 }
 
@@ -384,7 +420,7 @@ static void
 link_vertex(nv_build_worker *w, uint32_t v)
 {
 	nv_build *b = w->build;
-	uint32_t expanded = nv_build_search(w, v);
+	uint32_t expanded = nv_build_search(w, v, NULL);
 	uint32_t old_count;
 	uint32_t links;
 
@@ -394,7 +430,7 @@ link_vertex(nv_build_worker *w, uint32_t v)
 	{
 		uint32_t count = expanded;
 
-		/* Only the medoid, known to all from the start, has a list already. */
+		/* Only what others can meet has a list already: medoid and starts. */
 		old_count = copy_list(b, v, w->ids);
 		memcpy(w->cand, w->expanded, expanded * sizeof(*w->cand));
 		count = add_candidates(w, count, v, w->ids, old_count);
@@ -516,6 +552,75 @@ find_medoid(nv_build *b)
 	return true;
 }
 
+/* ---------- starts ---------- */
+
+/* Lowers the distances of the sample to what has been chosen; their sum. */
+static double
+lower_distances(const nv_build *b, const uint32_t *row, float *dist, uint32_t n,
+				uint32_t chosen)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+	{
+		float d =
+			nv_l2sq(nv_build_row(b, chosen), nv_build_row(b, row[i]), b->gdim);
+
+		dist[i] = NV_MIN(dist[i], d);
+		sum += (double) dist[i];
+	}
+	return sum;
+}
+
+/* One of the sample, each as likely as its distance is large. */
+static uint32_t
+draw(const uint32_t *row, const float *dist, uint32_t n, double sum,
+	 uint64_t *random)
+{
+	double left = sum * (double) (nv_random(random) >> 11) / 0x1p53;
+	uint32_t i = 0;
+
+	while (i + 1 < n && left >= (double) dist[i])
+		left -= (double) dist[i++];
+	return row[i];
+}
+
+/*
+ * Starts from a sample, in the manner of k-means++ (Arthur and Vassilvitskii):
+ * the medoid is there already, and whatever is far from all so far is likely to
+ * be next.  A group of few rows that is not in the sample gets none.
+ */
+static bool
+choose_starts(nv_build *b)
+{
+	uint32_t n = NV_MIN(b->n, NV_BUILD_START_SAMPLE);
+	uint32_t most = NV_MIN(b->n / NV_BUILD_START_ROWS, NV_BUILD_STARTS);
+	uint32_t *row = nv_alloc_array(n, sizeof(*row));
+	float *dist = nv_alloc_array(n, sizeof(*dist));
+	uint64_t random = nv_random_seed(b->n);
+	uint32_t last = b->medoid;
+	bool ok = row != NULL && dist != NULL;
+
+	for (uint32_t i = 0; ok && i < n; i++)
+	{
+		row[i] = (uint32_t) ((uint64_t) i * b->step % b->n);
+		dist[i] = INFINITY;
+	}
+	while (ok && b->n_starts < most)
+	{
+		double sum = lower_distances(b, row, dist, n, last);
+
+		if (!(sum > 0) || isinf(sum))
+			break;
+		last = draw(row, dist, n, sum, &random);
+		b->starts[b->n_starts++] = last;
+		ok = !nv_build_stopped(&b->workers[0], (uint64_t) n * b->gdim);
+	}
+	free(row);
+	free(dist);
+	return ok;
+}
+
 /* ---------- set-up ---------- */
 
 static bool
@@ -526,8 +631,10 @@ allocate_worker(nv_build *b, nv_build_worker *w)
 	w->pool = nv_alloc_array(b->params->list_size, sizeof(*w->pool));
 	w->expanded = nv_alloc_array(b->expanded_cap, sizeof(*w->expanded));
 	w->cand = nv_alloc_array(b->expanded_cap + b->cap + 1, sizeof(*w->cand));
-	w->ids = nv_alloc_array(b->cap + 1, sizeof(*w->ids));
-	w->fresh = nv_alloc_array(b->cap + 1, sizeof(*w->fresh));
+	w->ids =
+		nv_alloc_array(NV_MAX(b->cap + 1, NV_BUILD_STARTS), sizeof(*w->ids));
+	w->fresh =
+		nv_alloc_array(NV_MAX(b->cap + 1, NV_BUILD_STARTS), sizeof(*w->fresh));
 	w->picks = nv_alloc_array(b->cap + 1, sizeof(*w->picks));
 	w->links = nv_alloc_array(b->cap + 1, sizeof(*w->links));
 	w->prune_scratch = nv_alloc(nv_prune_scratch_size());
@@ -605,7 +712,7 @@ static nv_status
 run_build(nv_build *b, nv_graph *graph, nv_error *err)
 {
 	/* Each step returns false when it was stopped or has no memory. */
-	if (allocate(b) && compute_mean(b) && find_medoid(b) &&
+	if (allocate(b) && compute_mean(b) && find_medoid(b) && choose_starts(b) &&
 		nv_build_phase(b, link_phase, b->n) && nv_build_connect(b) &&
 		nv_build_finish(b, graph))
 		return NV_OK;

@@ -24,6 +24,15 @@
 /* Expanded vertices remembered for a search list of L: 4 L + this. */
 #define NV_BUILD_EXPANDED_SPARE 64
 
+/*
+ * Where searches may go on beside the medoid, at most, and one for so many rows
+ * at most; chosen from so many rows.  Each costs every search a distance, of
+ * some thousand.
+ */
+#define NV_BUILD_STARTS 32u
+#define NV_BUILD_START_ROWS 32u
+#define NV_BUILD_START_SAMPLE 2048u
+
 /* The top bit of a pool entry's id tells that it was expanded. */
 #define NV_POOL_EXPANDED 0x80000000u
 #define NV_MAX_VERTICES 0x7fffffffu
@@ -41,7 +50,7 @@ typedef struct nv_build_worker
 	nv_candidate *pool;     /* list_size, nearest first */
 	nv_candidate *expanded; /* by the last search; expanded_cap */
 	nv_candidate *cand;     /* input of a prune; expanded_cap + max_degree */
-	uint32_t *ids;          /* a copied list, max_degree + 1 */
+	uint32_t *ids;          /* a copied list or starts, max_degree + 1 */
 	uint32_t *fresh;        /* its ids not scored before, max_degree + 1 */
 	uint32_t *picks;        /* result of a prune, max_degree */
 	uint32_t *links;        /* the new list of the vertex, max_degree */
@@ -66,6 +75,8 @@ typedef struct nv_build
 	uint32_t target; /* an overflowing list is pruned to this */
 	uint32_t expanded_cap;
 	uint32_t medoid;
+	uint32_t starts[NV_BUILD_STARTS];
+	uint32_t n_starts;
 	uint32_t step; /* linking visits (i * step) mod n, i = 0, 1, ... */
 
 	uint32_t *lists;
@@ -100,10 +111,13 @@ extern bool nv_build_phase(nv_build *b, nv_build_fn fn, uint32_t size);
 extern bool nv_build_stopped(nv_build_worker *w, uint64_t floats);
 
 /*
- * Greedy search for row v from the medoid.  Leaves what was expanded, without
- * v, in w->expanded and returns its number.
+ * Greedy search for row v from the medoid, and from those starts that are
+ * nearer than what it leads to; among: one byte a vertex, 0 for starts to be
+ * left out (NULL: none).  Leaves what was expanded, without v, in w->expanded
+ * and returns its number.
  */
-extern uint32_t nv_build_search(nv_build_worker *w, uint32_t v);
+extern uint32_t nv_build_search(nv_build_worker *w, uint32_t v,
+								const uint8_t *among);
 
 /* Makes every vertex reachable from the medoid; false: stopped or no memory. */
 extern bool nv_build_connect(nv_build *b);

@@ -5,12 +5,12 @@
  *
  * Reachability.  A breadth-first walk from the medoid marks what can be
  * reached.  Each vertex u left over (copies in graph space, whose links others
- * occlude, are the usual case) is searched for from the medoid; the nearest
- * expanded vertex with room below the hard cap gets an edge to it.  When all
- * of them are full, u is put between the nearest one, x, and its farthest
- * neighbour w: x -> w becomes x -> u -> w.  For that u may have to drop a
- * neighbour; whatever is marked was reached without u, so nothing marked is
- * ever lost.  Then the walk goes on from u.
+ * occlude, are the usual case) is searched for from the medoid and the marked
+ * starts; the nearest expanded vertex with room below the hard cap gets an
+ * edge to it.  When all of them are full, u is put between the nearest one, x,
+ * and its farthest neighbour w: x -> w becomes x -> u -> w.  For that u may
+ * have to drop a neighbour; whatever is marked was reached without u, so
+ * nothing marked is ever lost.  Then the walk goes on from u.
  *
  * Source: algorithms.md sections 2 and 13 (items 20, 21).
  */
@@ -121,7 +121,7 @@ attach(reach *r, uint32_t u)
 {
 	nv_build *b = r->b;
 	nv_build_worker *w = &b->workers[0];
-	uint32_t count = nv_build_search(w, u);
+	uint32_t count = nv_build_search(w, u, r->marked);
 
 	nv_assert(count > 0);
 	nv_candidate_sort(w->expanded, count);

@@ -248,6 +248,105 @@ test_recall_sorted(void **unused)
 	check_recall(2, true);
 }
 
+#define TIGHT_CLUSTERS 40
+
+/* Two groups far apart: `tight` rows of clusters close together, and a wide one
+ * of the others. */
+static float *
+grouped_points(uint32_t n, uint32_t tight, uint64_t seed)
+{
+	uint64_t random = nv_random_seed(seed);
+	float *rows = nv_alloc_array(n, FIX_DIM * sizeof(float));
+
+	assert_non_null(rows);
+	for (uint32_t i = 0; i < n; i++)
+	{
+		uint64_t centre =
+			nv_random_seed(nv_random_below(&random, TIGHT_CLUSTERS));
+		float *row = rows + (size_t) i * FIX_DIM;
+
+		for (uint32_t j = 0; j < FIX_DIM; j++)
+			row[j] = i < tight
+						 ? 4.0f * fix_uniform(&centre) + fix_uniform(&random)
+						 : 256.0f * fix_uniform(&random) - 300.0f;
+	}
+	return rows;
+}
+
+/* The nearest of every 64th row, as an entrance graph would give it. */
+static uint32_t
+enter(const float *rows, uint32_t n, const float *query)
+{
+	uint32_t best = 0;
+	float best_dist = INFINITY;
+
+	for (uint32_t v = 0; v < n; v += 64)
+	{
+		float dist = nv_l2sq(query, fix_row(rows, v), FIX_DIM);
+
+		if (dist < best_dist)
+			best = v;
+		best_dist = NV_MIN(best_dist, dist);
+	}
+	return best;
+}
+
+static uint32_t
+found_in_tight_group(uint64_t seed, uint32_t queries)
+{
+	uint32_t n = 2200, tight = 1200, hits = 0;
+	float *rows = grouped_points(n, tight, seed);
+	float *query = grouped_points(queries, queries, 77);
+	nv_candidate *found = nv_alloc_array(100, sizeof(*found));
+	nv_vamana_params params = {.max_degree = 24,
+							   .list_size = 40,
+							   .alpha = 1.2f,
+							   .fill_to = 8,
+							   .threads = 1};
+	nv_graph g;
+	nv_error err;
+
+	assert_non_null(found);
+	assert_int_equal(
+		nv_vamana_build(&params, rows, FIX_DIM, n, FIX_DIM, &g, &err), NV_OK);
+	fix_check_graph(&g, rows, n, 24);
+	for (uint32_t q = 0; q < queries; q++)
+	{
+		nv_candidate exact[10];
+		uint32_t count;
+
+		g.medoid = enter(rows, n, fix_row(query, q));
+		count = fix_search(&g, rows, fix_row(query, q), 100, found);
+		fix_nearest(rows, n, fix_row(query, q), 10, exact);
+		for (uint32_t i = 0; i < NV_MIN(10, count); i++)
+			hits += found[i].dist <= exact[9].dist;
+	}
+	nv_graph_free(&g);
+	free(rows);
+	free(query);
+	free(found);
+	return hits;
+}
+
+/*
+ * The rows of a group find each other, wherever the medoid lies.  With searches
+ * that only begin at the medoid, half of them were lost in one build of five.
+ */
+static void
+test_groups(void **unused)
+{
+	uint32_t queries = SANITIZED ? 10 : 50;
+
+	for (uint64_t seed = 1; seed <= 8; seed++)
+	{
+		uint32_t hits = found_in_tight_group(seed, queries);
+
+		if (hits < 0.95 * 10 * queries)
+			fail_msg("recall@10 is %.3f in the tight group, seed %d",
+					 hits / (10.0 * queries), (int) seed);
+	}
+}
+
 /* Many small lists: overflows and the hard cap, four threads at once. */
 static void
 test_overflow(void **unused)
@@ -623,6 +722,7 @@ main(void)
 		cmocka_unit_test(test_prune_copies),
 		cmocka_unit_test(test_recall),
 		cmocka_unit_test(test_recall_sorted),
+		cmocka_unit_test(test_groups),
 		cmocka_unit_test(test_overflow),
 		cmocka_unit_test(test_medoid),
 		cmocka_unit_test(test_fill_in_build),
