@@ -7,19 +7,18 @@
 #include "access/relation.h"
 #include "catalog/pg_class.h"
 #include "commands/progress.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 
 #include "client.h"
 #include "navis.h"
+#include "row.h"
+#include "settings.h"
 
 PG_FUNCTION_INFO_V1(navis_index_info);
 PG_FUNCTION_INFO_V1(navis_index_calibration);
 
-#define INFO_COLUMNS 55
 #define CALIBRATION_COLUMNS 7
 
 static Relation
@@ -39,16 +38,15 @@ open_navis_index(Oid oid)
 	return index;
 }
 
-/* Asks the engine; false when there is none. */
-static bool
-ask_engine(const NavisMeta *meta, nv_req_info *info, nv_bucket_info **buckets)
+bool
+navis_ask_info(const nv_key *key, nv_req_info *info, nv_bucket_info **buckets)
 {
-	nv_request *request;
-	nv_key key;
+	nv_request *request = navis_request_begin(NV_REQ_INFO, key);
 
-	navis_make_key(&key, meta->identity);
-	request = navis_request_begin(NV_REQ_INFO, &key);
-	if (request == NULL || navis_request_call(request, NULL, NULL) != NV_OK)
+	if (request == NULL)
+		return false;
+	request->u.info.percentile = navis_casr_percentile_search;
+	if (navis_request_call(request, NULL, NULL) != NV_OK)
 		return false;
 	*info = request->u.info;
 	if (buckets != NULL)
@@ -124,115 +122,71 @@ count_entries(Relation index, int64 *live, int64 *without_vector)
 	pfree(entries);
 }
 
-typedef struct Row
-{
-	Datum values[INFO_COLUMNS];
-	bool nulls[INFO_COLUMNS];
-	int n;
-} Row;
-
 static void
-put(Row *row, Datum value)
-{
-	row->values[row->n++] = value;
-}
-
-static void
-put_int(Row *row, uint64 value)
-{
-	put(row, Int64GetDatum((int64) value));
-}
-
-/* NULL unless there. */
-static void
-put_int_if(Row *row, bool there, uint64 value)
-{
-	row->nulls[row->n] = !there;
-	put_int(row, value);
-}
-
-static void
-put_float_if(Row *row, bool there, double value)
-{
-	row->nulls[row->n] = !there;
-	put(row, Float4GetDatum((float4) value));
-}
-
-static void
-put_text_if(Row *row, bool there, const char *value)
-{
-	row->nulls[row->n] = !there;
-	put(row, CStringGetTextDatum(value));
-}
-
-static void
-put_journal(Row *row, Relation index, const NavisMeta *meta)
+put_journal(NavisRow *row, Relation index, const NavisMeta *meta)
 {
 	int64 live, without_vector;
 
 	count_entries(index, &live, &without_vector);
-	put_int_if(row, meta->dim != 0, meta->dim);
-	put_text_if(row, true, metric_name(meta->metric));
-	put_int(row, meta->max_degree);
-	put_int(row, meta->build_list_size);
-	put(row, Float4GetDatum(meta->alpha));
-	put(row, Float4GetDatum(meta->entrance_ratio));
-	put_int(row, meta->entrance_degree);
-	put_int(row, RelationGetNumberOfBlocks(index));
-	put_int(row, live);
-	put_int(row, without_vector);
+	put_int(row, meta->dim != 0, meta->dim);
+	put_text(row, true, metric_name(meta->metric));
+	put_int(row, true, meta->max_degree);
+	put_int(row, true, meta->build_list_size);
+	put_float4(row, true, meta->alpha);
+	put_float4(row, true, meta->entrance_ratio);
+	put_int(row, true, meta->entrance_degree);
+	put_int(row, true, RelationGetNumberOfBlocks(index));
+	put_int(row, true, live);
+	put_int(row, true, without_vector);
 }
 
 static void
-put_graph(Row *row, bool there, const nv_req_info *info)
+put_graph(NavisRow *row, bool there, const nv_req_info *info)
 {
-	put_int_if(row, there, info->vertices);
-	put_int_if(row, there, info->deleted);
-	put_int_if(row, there, info->edge_pages);
-	put_int_if(row, there, info->free_pages);
-	put_float_if(row, there, info->average_degree);
-	put_float_if(row, there, info->placement_quality);
-	put_int_if(row, there, info->entrance_members);
-	put_int_if(row, there, info->pq_bytes);
-	row->nulls[row->n] = !there;
-	put(row, BoolGetDatum(info->pq_rotated != 0));
-	put_float_if(row, there, info->pq_recall);
-	put_int_if(row, there, info->edge_bytes);
-	put_int_if(row, there, info->vector_bytes);
-	put_int_if(row, there, info->state_bytes);
-	row->nulls[row->n] = !there;
-	put(row, LSNGetDatum(info->published_lsn));
+	put_int(row, there, info->vertices);
+	put_int(row, there, info->deleted);
+	put_int(row, there, info->edge_pages);
+	put_int(row, there, info->free_pages);
+	put_float4(row, there, info->average_degree);
+	put_float4(row, there, info->placement_quality);
+	put_int(row, there, info->entrance_members);
+	put_int(row, there, info->pq_bytes);
+	put_bool(row, there, info->pq_rotated != 0);
+	put_float4(row, there, info->pq_recall);
+	put_int(row, there, info->edge_bytes);
+	put_int(row, there, info->vector_bytes);
+	put_int(row, there, info->state_bytes);
+	put(row, there, LSNGetDatum(info->published_lsn));
 }
 
 static void
-put_memory(Row *row, bool engine, const nv_req_info *info)
+put_memory(NavisRow *row, bool engine, const nv_req_info *info)
 {
 	bool graph = engine && info->has_graph;
 	uint64 held = info->memory_codes + info->memory_map +
 				  info->memory_elements + info->memory_entrance +
 				  info->memory_other;
 
-	put_int_if(row, graph, info->memory_codes);
-	put_int_if(row, graph, info->memory_map);
-	put_int_if(row, graph, info->memory_elements);
-	put_int_if(row, graph, info->memory_entrance);
-	put_int_if(row, graph, info->memory_other);
-	put_float_if(row, graph && info->vertices > 0,
-				 info->vertices > 0 ? (double) held / info->vertices : 0);
-	put_int_if(row, engine, info->pending_rows);
-	put_int_if(row, engine, info->pending_bytes);
-	put_int_if(row, engine, info->pending_limit);
-	put_int_if(row, engine, info->cache_bytes);
-	put_int_if(row, engine, info->cache_limit);
-	put_int_if(row, engine, info->cache_lookups);
-	put_int_if(row, engine, info->cache_hits);
-	put_int_if(row, engine, info->cache_promotions);
-	put_int_if(row, engine, info->cursors);
-	put_int_if(row, engine, info->searches);
-	put_int_if(row, engine, info->search_threads);
-	put_text_if(row, engine,
-				navis_io_name(info->io_uring, info->search_threads));
-	put_text_if(row, engine, nv_simd_name((nv_simd) info->simd));
+	put_int(row, graph, info->memory_codes);
+	put_int(row, graph, info->memory_map);
+	put_int(row, graph, info->memory_elements);
+	put_int(row, graph, info->memory_entrance);
+	put_int(row, graph, info->memory_other);
+	put_float4(row, graph && info->vertices > 0,
+			   info->vertices > 0 ? (double) held / info->vertices : 0);
+	put_int(row, engine, info->pending_rows);
+	put_int(row, engine, info->pending_bytes);
+	put_int(row, engine, info->pending_limit);
+	put_int(row, engine, info->cache_bytes);
+	put_int(row, engine, info->cache_limit);
+	put_int(row, engine, info->cache_lookups);
+	put_int(row, engine, info->cache_hits);
+	put_int(row, engine, info->cache_promotions);
+	put_int(row, engine, info->cursors);
+	put_int(row, engine, info->searches);
+	put_int(row, engine, info->search_threads);
+	put_text(row, engine, navis_io_name(info->io_uring, info->search_threads));
+	put_text(row, engine, nv_simd_name((nv_simd) info->simd));
 }
 
 static const char *
@@ -246,29 +200,28 @@ build_phase(const nv_req_info *info)
 
 /* Builds: one that runs, and those the engine began by itself. */
 static void
-put_builds(Row *row, bool engine, const nv_req_info *info)
+put_builds(NavisRow *row, bool engine, const nv_req_info *info)
 {
 	bool runs = engine && info->building;
 	bool graph = engine && info->has_graph;
 
-	put_text_if(row, runs, runs ? build_phase(info) : "");
-	put_int_if(row, runs && info->build_total > 0, info->build_done);
-	put_int_if(row, runs && info->build_total > 0, info->build_total);
-	put_int_if(row, graph, info->built);
-	put_float_if(row, graph, info->code_error);
-	put_float_if(row, graph, info->drift);
-	put_int_if(row, engine, info->renewals);
-	put_int_if(row, engine, info->renewals_failed);
+	put_text(row, runs, runs ? build_phase(info) : NULL);
+	put_int(row, runs && info->build_total > 0, info->build_done);
+	put_int(row, runs && info->build_total > 0, info->build_total);
+	put_int(row, graph, info->built);
+	put_float4(row, graph, info->code_error);
+	put_float4(row, graph, info->drift);
+	put_int(row, engine, info->renewals);
+	put_int(row, engine, info->renewals_failed);
 }
 
 /* Consolidation since the engine opened the index. */
 static void
-put_consolidation(Row *row, bool engine, const nv_req_info *info)
+put_consolidation(NavisRow *row, bool engine, const nv_req_info *info)
 {
-	row->nulls[row->n] = !engine;
-	put(row, BoolGetDatum(info->consolidating != NV_CONSOLIDATE_NONE));
-	put_int_if(row, engine, info->consolidations);
-	put_int_if(row, engine, info->freed_vertices);
+	put_bool(row, engine, info->consolidating != NV_CONSOLIDATE_NONE);
+	put_int(row, engine, info->consolidations);
+	put_int(row, engine, info->freed_vertices);
 }
 
 /*
@@ -280,26 +233,22 @@ navis_index_info(PG_FUNCTION_ARGS)
 {
 	Relation index = open_navis_index(PG_GETARG_OID(0));
 	nv_req_info info = {0};
-	Row row = {0};
+	NavisRow row = {0};
 	NavisMeta meta;
-	TupleDesc desc;
+	nv_key key;
 	bool engine;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
-		desc->natts != INFO_COLUMNS)
-		elog(ERROR, "navis_index_info must return %d columns", INFO_COLUMNS);
 	navis_meta_read(index, &meta);
-	engine = ask_engine(&meta, &info, NULL);
-	put_text_if(&row, true, navis_state_name(engine, &info));
+	navis_make_key(&key, meta.identity);
+	engine = navis_ask_info(&key, &info, NULL);
+	put_text(&row, true, navis_state_name(engine, &info));
 	put_journal(&row, index, &meta);
 	put_graph(&row, engine && info.has_graph, &info);
 	put_memory(&row, engine, &info);
 	put_builds(&row, engine, &info);
 	put_consolidation(&row, engine, &info);
 	relation_close(index, AccessShareLock);
-	Assert(row.n == INFO_COLUMNS);
-	PG_RETURN_DATUM(
-		HeapTupleGetDatum(heap_form_tuple(desc, row.values, row.nulls)));
+	return row_result(fcinfo, &row);
 }
 
 /*
@@ -315,10 +264,12 @@ navis_index_calibration(PG_FUNCTION_ARGS)
 	nv_req_info info = {0};
 	nv_bucket_info *buckets;
 	NavisMeta meta;
+	nv_key key;
 
 	InitMaterializedSRF(fcinfo, 0);
 	navis_meta_read(index, &meta);
-	if (!ask_engine(&meta, &info, &buckets))
+	navis_make_key(&key, meta.identity);
+	if (!navis_ask_info(&key, &info, &buckets))
 		info.n_buckets = 0;
 	for (uint32 i = 0; i < info.n_buckets; i++)
 	{

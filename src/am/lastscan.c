@@ -4,14 +4,10 @@
  */
 #include "postgres.h"
 
-#include "funcapi.h"
-#include "utils/builtins.h"
-
+#include "row.h"
 #include "scan.h"
 
 PG_FUNCTION_INFO_V1(navis_last_scan);
-
-#define LAST_SCAN_COLUMNS 18
 
 static NavisScanCounters last_scan;
 static bool have_last_scan = false;
@@ -45,41 +41,27 @@ Datum
 navis_last_scan(PG_FUNCTION_ARGS)
 {
 	const NavisScanCounters *c = &last_scan;
-	Datum values[LAST_SCAN_COLUMNS] = {0};
-	bool nulls[LAST_SCAN_COLUMNS] = {0};
-	TupleDesc desc;
-	int i = 0;
+	bool there = have_last_scan;
+	bool graph = there && c->mode == NAVIS_SCAN_GRAPH;
+	NavisRow row = {0};
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
-		desc->natts != LAST_SCAN_COLUMNS)
-		elog(ERROR, "navis_last_scan must return %d columns",
-			 LAST_SCAN_COLUMNS);
-	if (!have_last_scan)
-	{
-		memset(nulls, true, sizeof(nulls));
-		PG_RETURN_DATUM(
-			HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
-	}
-	values[i++] = ObjectIdGetDatum(c->index_oid);
-	values[i++] = CStringGetTextDatum(mode_name(c));
-	values[i++] = Int64GetDatum((int64) c->rows);
-	values[i++] = Int64GetDatum((int64) c->requests);
-	values[i++] = Int64GetDatum((int64) c->engine.hops);
-	values[i++] = Int64GetDatum((int64) c->engine.edge_pages);
-	values[i++] = Int64GetDatum((int64) c->engine.edge_reads);
-	values[i++] = Int64GetDatum((int64) c->engine.cache_hits);
-	values[i++] = Int64GetDatum((int64) c->engine.explored);
-	values[i++] = Int64GetDatum((int64) c->engine.vectors);
-	values[i++] = Int64GetDatum((int64) c->engine.batches);
-	values[i++] = Int64GetDatum((int64) c->engine.pending);
-	values[i++] = Int64GetDatum((int64) c->fetched);
-	values[i++] = Int64GetDatum((int64) c->engine.bytes);
-	values[i++] = Int64GetDatum((int64) c->engine.io_ns / 1000);
-	values[i++] = Int64GetDatum((int64) c->engine.compute_ns / 1000);
-	nulls[i] = c->mode != NAVIS_SCAN_GRAPH || c->window == UINT32_MAX;
-	values[i++] = Int64GetDatum((int64) c->window);
-	nulls[i] = c->mode != NAVIS_SCAN_GRAPH;
-	values[i++] = Int64GetDatum((int64) c->list_used);
-	Assert(i == LAST_SCAN_COLUMNS);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+	put(&row, there, ObjectIdGetDatum(c->index_oid));
+	put_text(&row, there, mode_name(c));
+	put_int(&row, there, c->rows);
+	put_int(&row, there, c->requests);
+	put_int(&row, there, c->engine.hops);
+	put_int(&row, there, c->engine.edge_pages);
+	put_int(&row, there, c->engine.edge_reads);
+	put_int(&row, there, c->engine.cache_hits);
+	put_int(&row, there, c->engine.explored);
+	put_int(&row, there, c->engine.vectors);
+	put_int(&row, there, c->engine.batches);
+	put_int(&row, there, c->engine.pending);
+	put_int(&row, there, c->fetched);
+	put_int(&row, there, c->engine.bytes);
+	put_int(&row, there, c->engine.io_ns / 1000);
+	put_int(&row, there, c->engine.compute_ns / 1000);
+	put_int(&row, graph && c->window != UINT32_MAX, c->window);
+	put_int(&row, graph, c->list_used);
+	return row_result(fcinfo, &row);
 }

@@ -275,7 +275,13 @@ extern uint64 navis_limit_wanted(bool *exact);
 
 /* --- info.c --- */
 
-/* What users read as the state of an index. */
+/*
+ * Asks the engine what it knows of an index; false: there is none.  buckets
+ * (NULL: not wanted) becomes an array of info->n_buckets.
+ */
+extern bool navis_ask_info(const nv_key *key, nv_req_info *info,
+						   nv_bucket_info **buckets);
+/* What users read as the state of an index; engine: info is its answer. */
 extern const char *navis_state_name(bool engine, const nv_req_info *info);
 /* How search threads read, so many of them by io_uring. */
 extern const char *navis_io_name(uint32 io_uring, uint32 threads);

@@ -9,91 +9,55 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "access/genam.h"
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "commands/defrem.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/timestamp.h"
 
 #include "client.h"
 #include "navis.h"
-#include "settings.h"
+#include "row.h"
 
 PG_FUNCTION_INFO_V1(navis_stat_get_indexes);
 PG_FUNCTION_INFO_V1(navis_stat_get_worker);
 
-#define MAX_COLUMNS 64
 #define USECS_1970_TO_2000                                                     \
 	((POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)
 
-/* --- Rows --- */
+/* --- Columns --- */
 
-typedef struct Row
-{
-	Datum values[MAX_COLUMNS];
-	bool nulls[MAX_COLUMNS];
-	int n;
-} Row;
-
-/* NULL unless there. */
 static void
-put(Row *row, bool there, Datum value)
+put_milliseconds(NavisRow *row, bool there, uint64 ns)
 {
-	Assert(row->n < MAX_COLUMNS);
-	row->nulls[row->n] = !there;
-	row->values[row->n++] = value;
+	put_float8(row, there, (double) ns / 1e6);
 }
 
 static void
-put_int(Row *row, bool there, uint64 value)
+put_share(NavisRow *row, bool there, uint64 part, uint64 whole)
 {
-	put(row, there, Int64GetDatum((int64) value));
-}
-
-static void
-put_milliseconds(Row *row, bool there, uint64 ns)
-{
-	put(row, there, Float8GetDatum((double) ns / 1e6));
-}
-
-static void
-put_share(Row *row, bool there, uint64 part, uint64 whole)
-{
-	put(row, there && whole > 0,
-		Float8GetDatum(whole > 0 ? (double) part / (double) whole : 0));
+	put_float8(row, there && whole > 0,
+			   whole > 0 ? (double) part / (double) whole : 0);
 }
 
 /* UINT32_MAX: everything is loaded, there is no window. */
 static void
-put_window(Row *row, bool there, uint32 window)
+put_window(NavisRow *row, bool there, uint32 window)
 {
 	put_int(row, there && window != UINT32_MAX, window);
 }
 
 /* Microseconds since 1970; 0: never. */
 static void
-put_time(Row *row, bool there, uint64 unix_us)
+put_time(NavisRow *row, bool there, uint64 unix_us)
 {
 	put(row, there && unix_us != 0,
 		TimestampTzGetDatum((TimestampTz) unix_us - USECS_1970_TO_2000));
-}
-
-/* The row type that the SQL definition names has as many columns. */
-static void
-check_columns(TupleDesc desc, const Row *row)
-{
-	if (desc->natts != row->n)
-		elog(ERROR, "row type has %d columns, expected %d", desc->natts,
-			 row->n);
 }
 
 /* --- Which indexes --- */
@@ -172,20 +136,10 @@ read_key(Oid oid, nv_key *key, const char **state)
 static void
 ask_engine(const nv_key *key, IndexStat *stat)
 {
-	nv_request *request = navis_request_begin(NV_REQ_INFO, key);
+	bool answered = navis_ask_info(key, &stat->info, NULL);
 
-	if (request != NULL)
-	{
-		request->u.info.percentile = navis_casr_percentile_search;
-		if (navis_request_call(request, NULL, NULL) == NV_OK)
-		{
-			stat->info = request->u.info;
-			stat->engine = stat->info.state != NV_INDEX_ABSENT;
-		}
-		else
-			request = NULL;
-	}
-	stat->state = navis_state_name(request != NULL, &stat->info);
+	stat->engine = answered && stat->info.state != NV_INDEX_ABSENT;
+	stat->state = navis_state_name(answered, &stat->info);
 }
 
 static bool
@@ -205,7 +159,7 @@ index_stat(Oid oid, IndexStat *stat)
 /* --- Columns, in the order of the SQL definition --- */
 
 static void
-put_inserts(Row *row, bool there, const nv_req_info *i)
+put_inserts(NavisRow *row, bool there, const nv_req_info *i)
 {
 	put_int(row, there, i->insert_queue);
 	put_int(row, there, i->pending_rows);
@@ -229,7 +183,7 @@ put_inserts(Row *row, bool there, const nv_req_info *i)
 }
 
 static void
-put_searches(Row *row, bool there, const nv_req_info *i)
+put_searches(NavisRow *row, bool there, const nv_req_info *i)
 {
 	put_int(row, there, i->searches);
 	put_int(row, there, i->search_vectors);
@@ -240,7 +194,7 @@ put_searches(Row *row, bool there, const nv_req_info *i)
 }
 
 static void
-put_graph(Row *row, bool graph, const nv_req_info *i)
+put_graph(NavisRow *row, bool graph, const nv_req_info *i)
 {
 	put_window(row, graph, i->window_search);
 	put_window(row, graph, i->window_insert);
@@ -259,7 +213,7 @@ put_graph(Row *row, bool graph, const nv_req_info *i)
 }
 
 static void
-put_checkpoints(Row *row, bool there, const nv_req_info *i)
+put_checkpoints(NavisRow *row, bool there, const nv_req_info *i)
 {
 	put_int(row, there, i->checkpoints);
 	put_int(row, there, i->checkpoint_failures);
@@ -283,20 +237,18 @@ navis_stat_get_indexes(PG_FUNCTION_ARGS)
 	foreach (cell, oids)
 	{
 		IndexStat stat;
-		Row row = {0};
+		NavisRow row = {0};
 
 		CHECK_FOR_INTERRUPTS();
 		if (!index_stat(lfirst_oid(cell), &stat))
 			continue;
 		put(&row, true, ObjectIdGetDatum(stat.oid));
-		put(&row, true, CStringGetTextDatum(stat.state));
+		put_text(&row, true, stat.state);
 		put_inserts(&row, stat.engine, &stat.info);
 		put_searches(&row, stat.engine, &stat.info);
 		put_graph(&row, stat.engine && stat.info.has_graph, &stat.info);
 		put_checkpoints(&row, stat.engine, &stat.info);
-		check_columns(result->setDesc, &row);
-		tuplestore_putvalues(result->setResult, result->setDesc, row.values,
-							 row.nulls);
+		add_row(result, &row);
 	}
 	return (Datum) 0;
 }
@@ -337,13 +289,12 @@ ask_totals(nv_req_totals *totals)
 }
 
 static void
-put_engine(Row *row, bool there, const nv_req_totals *t)
+put_engine(NavisRow *row, bool there, const nv_req_totals *t)
 {
 	put_int(row, there, t->search_threads);
 	put_int(row, there, t->insert_threads);
-	put(row, there,
-		CStringGetTextDatum(navis_io_name(t->io_uring, t->search_threads)));
-	put(row, there, CStringGetTextDatum(nv_simd_name((nv_simd) t->simd)));
+	put_text(row, there, navis_io_name(t->io_uring, t->search_threads));
+	put_text(row, there, nv_simd_name((nv_simd) t->simd));
 	put_int(row, there, t->indexes);
 	put_int(row, there, t->cursors);
 	put_int(row, there, t->memory);
@@ -354,7 +305,7 @@ put_engine(Row *row, bool there, const nv_req_totals *t)
 }
 
 static void
-put_cache(Row *row, bool there, const nv_req_totals *t)
+put_cache(NavisRow *row, bool there, const nv_req_totals *t)
 {
 	put_int(row, there, t->cache_bytes);
 	put_int(row, there, t->cache_limit);
@@ -369,7 +320,7 @@ put_cache(Row *row, bool there, const nv_req_totals *t)
 }
 
 static void
-put_totals(Row *row, bool there, const nv_req_totals *t)
+put_totals(NavisRow *row, bool there, const nv_req_totals *t)
 {
 	put_int(row, there, t->searches);
 	put_int(row, there, t->search_vectors);
@@ -404,21 +355,16 @@ navis_stat_get_worker(PG_FUNCTION_ARGS)
 	uint64 incarnation = ask_totals(&totals);
 	bool there = incarnation != 0;
 	TimestampTz started;
-	Row row = {0};
-	TupleDesc desc;
+	NavisRow row = {0};
 	int pid;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	navis_engine_process(&pid, &started);
 	put(&row, pid != 0, Int32GetDatum(pid));
-	put(&row, true, CStringGetTextDatum(worker_state()));
+	put_text(&row, true, worker_state());
 	put(&row, started != 0, TimestampTzGetDatum(started));
 	put_int(&row, there, incarnation);
 	put_engine(&row, there, &totals);
 	put_cache(&row, there, &totals);
 	put_totals(&row, there, &totals);
-	check_columns(desc, &row);
-	PG_RETURN_DATUM(
-		HeapTupleGetDatum(heap_form_tuple(desc, row.values, row.nulls)));
+	return row_result(fcinfo, &row);
 }
