@@ -296,6 +296,21 @@ check_vector(NavisBuild *build, Datum value)
 	return vector;
 }
 
+typedef struct NavisDeadRow
+{
+	NavisBuild *build;
+	Datum value;
+	const float *vector;
+} NavisDeadRow;
+
+static void
+check_dead_row(void *arg)
+{
+	NavisDeadRow *row = arg;
+
+	row->vector = check_vector(row->build, row->value);
+}
+
 /*
  * A row that is not alive never fails the build: NULL if its vector cannot be
  * used.  Its value may be anything, down to TOAST data that is gone.
@@ -303,40 +318,16 @@ check_vector(NavisBuild *build, Datum value)
 static const float *
 check_dead_vector(NavisBuild *build, Datum value)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	const float *volatile vector = NULL;
+	NavisDeadRow row = {build, value, NULL};
+	ErrorData *error;
 
 	if (build_meta(build)->dim == 0)
 		return NULL;
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		vector = check_vector(build, value);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		/* Also before a rethrow: the session's own abort ends one level only.
-		 */
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) ==
-			ERRCODE_OPERATOR_INTERVENTION)
-			ReThrowError(error);
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return vector;
+	error = navis_attempt(check_dead_row, &row);
+	if (error == NULL)
+		return row.vector;
+	FreeErrorData(error);
+	return NULL;
 }
 
 /* The vector to index, and its journal hash; NULL and 0 for none. */

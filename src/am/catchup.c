@@ -187,8 +187,7 @@ static void
 note_dead(NavisWalk *walk, uint32 element, const NavisEntry *entry)
 {
 	/* Generation 0 was never live. */
-	if (walk->dead == NULL || entry->generation == 0 ||
-		(entry->flags & NAVIS_ENTRY_STATE) == NAVIS_ENTRY_LIVE)
+	if (walk->dead == NULL || entry->generation == 0 || navis_entry_live(entry))
 		return;
 	walk->dead[walk->n_dead].element = element;
 	walk->dead[walk->n_dead].generation = entry->generation;
@@ -209,8 +208,7 @@ navis_walk_page(NavisWalk *walk, BlockNumber block)
 		NavisMissing *place = &walk->batch[walk->n];
 
 		note_dead(walk, first + i, entry);
-		if ((entry->flags & NAVIS_ENTRY_STATE) != NAVIS_ENTRY_LIVE ||
-			navis_entry_hash(entry) == 0)
+		if (!navis_entry_has_vector(entry))
 			continue;
 		place->entry.element = first + i;
 		place->entry.generation = entry->generation;
@@ -227,7 +225,7 @@ walk_journal(NavisWalk *walk)
 {
 	nv_status status = NV_OK;
 
-	for (BlockNumber block = 1;; block++)
+	for (BlockNumber block = NAVIS_FIRST_PAGE;; block++)
 	{
 		bool end = block >= RelationGetNumberOfBlocks(walk->slice->index);
 
@@ -431,7 +429,7 @@ navis_opening_run(NavisSlice *slice, const nv_key *key)
 	for (int i = 0; again && i < NAVIS_OPENING_TRIES; i++)
 		result = try_opening(slice, key, &again);
 	if (result == NAVIS_OPENING_READY &&
-		!navis_is_followed(slice->index, &slice->followed))
+		!navis_is_followed(slice->index, NULL, &slice->followed))
 		result = follow(slice, key);
 	return result;
 }

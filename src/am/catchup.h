@@ -85,8 +85,12 @@ extern nv_status navis_walk_insert(NavisWalk *walk);
 /* The journal's tails as they are now. */
 extern void navis_tails_read(Relation index, nv_followed *now);
 
-/* Has the engine heard of everything that the journal holds now? */
-extern bool navis_is_followed(Relation index, const nv_followed *followed);
+/*
+ * Has the engine heard of everything that the journal holds now?  meta: as it
+ * was read since the snapshot was taken that is to be served; NULL: read it.
+ */
+extern bool navis_is_followed(Relation index, const NavisMeta *meta,
+							  const nv_followed *followed);
 
 /* Hands over what came after slice->followed, which moves on. */
 extern nv_status navis_follow(NavisSlice *slice, const nv_key *key);

@@ -43,7 +43,7 @@ PG_FUNCTION_INFO_V1(navis_check);
 #define CHECK_COLUMNS 6
 /* A row that was appended is handed over a moment later. */
 #define HANDOVER_TRIES 20
-#define HANDOVER_PAUSE 50000L /* us */
+#define HANDOVER_PAUSE 50 /* ms */
 #define ENTRIES_A_REQUEST                                                      \
 	((uint32) (NV_REQUEST_DATA / sizeof(nv_journal_entry)))
 #define NO_NUMBER PG_UINT32_MAX
@@ -77,7 +77,8 @@ typedef struct Check
 	uint64 n_places;
 	NavisFetch *fetch;
 	IndexInfo *info;
-	bool condemned; /* the graph is to be built again */
+	MemoryContext row; /* reset with every row of the table */
+	bool condemned;    /* the graph is to be built again */
 } Check;
 
 static void
@@ -128,7 +129,7 @@ read_journal(Check *check)
 	memset(check->entries, 0, ((uint64) blocks * a_page + 1) * sizeof(Entry));
 	check->places = MemoryContextAllocHuge(
 		CurrentMemoryContext, ((uint64) blocks * a_page + 1) * sizeof(Place));
-	for (BlockNumber block = 1; block < blocks; block++)
+	for (BlockNumber block = NAVIS_FIRST_PAGE; block < blocks; block++)
 	{
 		XLogRecPtr lsn;
 		uint32 n = navis_journal_read(check->index, block, page, &lsn, NULL);
@@ -142,8 +143,7 @@ read_journal(Check *check)
 			entry->generation = page[i].generation;
 			entry->hash = navis_entry_hash(&page[i]);
 			entry->tid = page[i].tid;
-			entry->live =
-				(page[i].flags & NAVIS_ENTRY_STATE) == NAVIS_ENTRY_LIVE;
+			entry->live = navis_entry_live(&page[i]);
 			if (entry->live)
 				check->places[check->n_places++] =
 					(Place){entry->tid, first + i};
@@ -177,18 +177,27 @@ report_missing_row(Check *check, ItemPointer tid, Datum *values, bool *isnull)
 		   psprintf("row %s of the table has no entry", show_tid(tid)));
 }
 
-static void
-check_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
-		  bool alive, void *arg)
+/* An entry's hash, as the row has it now. */
+static uint64
+row_hash(const Check *check, Datum value, bool isnull)
 {
-	Check *check = arg;
+	const float *vector;
+	uint32 dim;
+
+	if (isnull)
+		return 0;
+	vector = navis_vector_from_datum(value, check->meta.element_type, 0, &dim);
+	return navis_journal_hash(check->meta.metric, vector, dim);
+}
+
+static void
+compare_row(Check *check, ItemPointer tid, Datum *values, bool *isnull)
+{
 	Place wanted = {.tid = *tid};
 	Place *found = check->n_places == 0
 					   ? NULL
 					   : bsearch(&wanted, check->places, check->n_places,
 								 sizeof(Place), compare_places);
-	uint64 hash = 0;
-	uint32 dim;
 
 	if (found == NULL)
 	{
@@ -198,44 +207,44 @@ check_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	/* Over a HOT chain that was broken a snapshot may see another version. */
 	if (check->index->rd_index->indcheckxmin)
 		return;
-	if (!isnull[0])
-	{
-		const float *vector = navis_vector_from_datum(
-			values[0], check->meta.element_type, 0, &dim);
-
-		hash = navis_journal_hash(check->meta.metric, vector, dim);
-	}
-	if (hash != check->entries[found->element].hash)
+	if (row_hash(check, values[0], isnull[0]) !=
+		check->entries[found->element].hash)
 		report(check, true, "journal", found->element, NO_NUMBER, false,
 			   psprintf("the vector of row %s is not the one that was indexed; "
 						"REINDEX",
 						show_tid(tid)));
 }
 
-/*
- * Index expressions are users' functions: they run as the table's owner, in a
- * security-restricted context, as everywhere outside the inserting statement.
- */
+static void
+check_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+		  bool alive, void *arg)
+{
+	Check *check = arg;
+	MemoryContext old = MemoryContextSwitchTo(check->row);
+
+	compare_row(check, tid, values, isnull);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(check->row);
+}
+
+/* Index expressions run as everywhere outside the inserting statement. */
 static void
 check_heap(Check *check, Snapshot snapshot)
 {
 	TableScanDesc scan =
 		table_beginscan_strat(check->heap, snapshot, 0, NULL, true, true);
-	Oid user;
-	int security, nest_level;
+	NavisGuard guard;
 
-	GetUserIdAndSecContext(&user, &security);
-	SetUserIdAndSecContext(check->heap->rd_rel->relowner,
-						   security | SECURITY_RESTRICTED_OPERATION);
-	nest_level = NewGUCNestLevel();
-	navis_restrict_search_path();
+	navis_guard_enter(&guard, check->heap);
 	check->info = BuildIndexInfo(check->index);
+	check->row = AllocSetContextCreate(CurrentMemoryContext, "navis check row",
+									   ALLOCSET_DEFAULT_SIZES);
 	/* Rows of the snapshot only, none of those that are merely not dead. */
 	check->info->ii_Concurrent = true;
 	table_index_build_scan(check->heap, check->index, check->info, true, false,
 						   check_row, check, scan);
-	AtEOXact_GUC(false, nest_level);
-	SetUserIdAndSecContext(user, security);
+	MemoryContextDelete(check->row);
+	navis_guard_leave(&guard);
 }
 
 /* --- The journal against the heap --- */
@@ -356,8 +365,7 @@ report_missing(Check *check, uint32 *missing, uint32 n)
 {
 	for (int tries = 0; n > 0 && tries < HANDOVER_TRIES; tries++)
 	{
-		CHECK_FOR_INTERRUPTS();
-		pg_usleep(HANDOVER_PAUSE);
+		navis_nap(HANDOVER_PAUSE);
 		if (!ask_entries(check, missing, n, missing, &n))
 			return;
 	}
@@ -542,9 +550,12 @@ check_part(Check *check, uint32 part)
 static void
 check_engine(Check *check)
 {
-	NavisUse use =
-		navis_open_index(check->heap, check->index, &check->meta, &check->key);
+	NavisUse use;
 
+	/* Again, since on a standby rows may have come with the snapshot. */
+	navis_meta_read(check->index, &check->meta);
+	use =
+		navis_open_index(check->heap, check->index, &check->meta, &check->key);
 	if (check->meta.dim == 0)
 		return; /* no vector, nothing in the engine */
 	if (navis_engine_status() != NAVIS_ENGINE_RUNNING)
@@ -582,17 +593,13 @@ open_relations(Check *check, Oid oid)
 		check->heap =
 			table_open(heap_oid, check->standby ? AccessShareLock
 												: ShareUpdateExclusiveLock);
-	check->index =
-		relation_open(oid, check->repair ? RowExclusiveLock : AccessShareLock);
-	if (check->heap == NULL || check->index->rd_rel->relkind != RELKIND_INDEX ||
-		check->index->rd_indam->amgettuple != navis_gettuple)
-		ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
-						errmsg("\"%s\" is not a navis index",
+	check->index = navis_index_open(oid, check->repair ? RowExclusiveLock
+													   : AccessShareLock);
+	if (check->heap == NULL ||
+		check->index->rd_index->indrelid != RelationGetRelid(check->heap))
+		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
+						errmsg("could not open the table of index \"%s\"",
 							   RelationGetRelationName(check->index))));
-	if (RELATION_IS_OTHER_TEMP(check->index))
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("cannot access temporary indexes of other "
-							   "sessions")));
 	if (!check->index->rd_index->indisvalid)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("index \"%s\" is not valid",

@@ -21,8 +21,6 @@
 
 #include "access/xlog.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -62,32 +60,37 @@ page_lsn(Relation index, BlockNumber block, BufferAccessStrategy strategy,
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	(void) navis_page_count(index, block, page);
 	lsn = BufferGetLSNAtomic(buffer);
-	if (PageIsNew(page))
-		memset(special, 0, sizeof(NavisPageSpecial));
-	else
-		*special = *NavisPageGetSpecial(page);
+	*special = navis_page_special(page);
 	UnlockReleaseBuffer(buffer);
 	return lsn;
+}
+
+/* The tails that a metapage names, with what they hold now. */
+static void
+look_at_tails(Relation index, const NavisMeta *meta, nv_followed *now)
+{
+	NavisPageSpecial special;
+
+	memset(now, 0, sizeof(nv_followed));
+	now->in_recovery = RecoveryInProgress();
+	now->next_sequence = meta->next_page_sequence;
+	now->n_tails = meta->ntails;
+	for (uint32 i = 0; i < meta->ntails; i++)
+	{
+		now->tails[i].sequence = meta->tails[i].sequence;
+		now->tails[i].block = meta->tails[i].block;
+		now->tails[i].lsn =
+			page_lsn(index, meta->tails[i].block, NULL, &special);
+	}
 }
 
 void
 navis_tails_read(Relation index, nv_followed *now)
 {
-	NavisPageSpecial special;
 	NavisMeta meta;
 
-	memset(now, 0, sizeof(nv_followed));
-	now->in_recovery = RecoveryInProgress();
 	navis_meta_read(index, &meta);
-	now->next_sequence = meta.next_page_sequence;
-	now->n_tails = meta.ntails;
-	for (uint32 i = 0; i < meta.ntails; i++)
-	{
-		now->tails[i].sequence = meta.tails[i].sequence;
-		now->tails[i].block = meta.tails[i].block;
-		now->tails[i].lsn =
-			page_lsn(index, meta.tails[i].block, NULL, &special);
-	}
+	look_at_tails(index, &meta, now);
 }
 
 static bool
@@ -102,14 +105,18 @@ same_tails(const nv_followed *a, const nv_followed *b)
 }
 
 bool
-navis_is_followed(Relation index, const nv_followed *followed)
+navis_is_followed(Relation index, const NavisMeta *meta,
+				  const nv_followed *followed)
 {
 	nv_followed now;
 
 	/* Writers publish what they append. */
 	if (!RecoveryInProgress() && !followed->in_recovery)
 		return true;
-	navis_tails_read(index, &now);
+	if (meta != NULL)
+		look_at_tails(index, meta, &now);
+	else
+		navis_tails_read(index, &now);
 	return now.in_recovery == followed->in_recovery &&
 		   same_tails(&now, followed);
 }
@@ -182,12 +189,10 @@ take_tails(NavisFollow *f, const nv_followed *then, const nv_followed *now)
 				status = take_page(f, block);
 			if (status != NV_OK)
 				return status;
-			if (special.sequence != sequence)
-				return take_changed_pages(f);
-			if (sequence < then->next_sequence)
+			if (special.sequence == sequence && sequence < then->next_sequence)
 				break;
-			block = special.link;
-			sequence = special.link_sequence;
+			if (!navis_page_back(&special, &block, &sequence))
+				return take_changed_pages(f);
 		}
 	}
 	return NV_OK;
@@ -229,11 +234,7 @@ wait_for_room(NavisFollow *f, uint64 rows)
 		if (room > before)
 			looks = 0;
 		before = room;
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 NAVIS_FOLLOW_NAP, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		navis_nap(NAVIS_FOLLOW_NAP);
 	}
 }
 

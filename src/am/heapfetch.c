@@ -3,10 +3,9 @@
  *		Rows behind journal entries: fetches a row and computes the indexed
  *		value, outside the statement that inserted it.
  *
- * Index expressions are users' functions: they run as the table's owner, in a
- * security-restricted context and with a pinned search_path.  The entries of
- * a partial index stand for rows that satisfied the predicate when they were
- * inserted; a row version does not change, so it is not evaluated again.
+ * Index expressions run under a guard (navis.h).  The entries of a partial
+ *index stand for rows that satisfied the predicate when they were inserted; a
+ *row version does not change, so it is not evaluated again.
  */
 #include "postgres.h"
 
@@ -35,27 +34,18 @@ struct NavisFetch
 	MemoryContext context; /* everything else */
 };
 
-/* Who and where a user's function must be run. */
-typedef struct NavisGuard
-{
-	Oid user;
-	int security;
-	int nest_level;
-} NavisGuard;
-
-static void
-enter_guard(NavisFetch *fetch, NavisGuard *guard)
+void
+navis_guard_enter(NavisGuard *guard, Relation heap)
 {
 	GetUserIdAndSecContext(&guard->user, &guard->security);
-	SetUserIdAndSecContext(fetch->heap->rd_rel->relowner,
+	SetUserIdAndSecContext(heap->rd_rel->relowner,
 						   guard->security | SECURITY_RESTRICTED_OPERATION);
 	guard->nest_level = NewGUCNestLevel();
 	navis_restrict_search_path();
 }
 
-/* After an error the end of the (sub)transaction does the same. */
-static void
-leave_guard(const NavisGuard *guard)
+void
+navis_guard_leave(const NavisGuard *guard)
 {
 	AtEOXact_GUC(false, guard->nest_level);
 	SetUserIdAndSecContext(guard->user, guard->security);
@@ -139,10 +129,10 @@ compute_vector(NavisFetch *fetch, const float **vector, uint32 *dim)
 	NavisGuard guard;
 
 	if (guarded)
-		enter_guard(fetch, &guard);
+		navis_guard_enter(&guard, fetch->heap);
 	FormIndexDatum(fetch->info, fetch->found, fetch->estate, values, isnull);
 	if (guarded)
-		leave_guard(&guard);
+		navis_guard_leave(&guard);
 	if (isnull[0])
 		return NAVIS_FETCH_NULL;
 	*vector = navis_vector_from_datum(values[0], fetch->element_type, 0, dim);

@@ -21,23 +21,6 @@ PG_FUNCTION_INFO_V1(navis_index_calibration);
 
 #define CALIBRATION_COLUMNS 7
 
-static Relation
-open_navis_index(Oid oid)
-{
-	Relation index = relation_open(oid, AccessShareLock);
-
-	if (index->rd_rel->relkind != RELKIND_INDEX || index->rd_indam == NULL ||
-		index->rd_indam->amgettuple != navis_gettuple)
-		ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
-						errmsg("\"%s\" is not a navis index",
-							   RelationGetRelationName(index))));
-	if (RELATION_IS_OTHER_TEMP(index))
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("cannot access temporary indexes of other "
-							   "sessions")));
-	return index;
-}
-
 bool
 navis_ask_info(const nv_key *key, nv_req_info *info, nv_bucket_info **buckets)
 {
@@ -105,15 +88,15 @@ count_entries(Relation index, int64 *live, int64 *without_vector)
 	NavisEntry *entries = palloc(navis_entries_per_page() * sizeof(NavisEntry));
 
 	*live = *without_vector = 0;
-	for (BlockNumber block = 1; block < RelationGetNumberOfBlocks(index);
-		 block++)
+	for (BlockNumber block = NAVIS_FIRST_PAGE;
+		 block < RelationGetNumberOfBlocks(index); block++)
 	{
 		XLogRecPtr lsn;
 		uint32 n = navis_journal_read(index, block, entries, &lsn, NULL);
 
 		CHECK_FOR_INTERRUPTS();
 		for (uint32 i = 0; i < n; i++)
-			if ((entries[i].flags & NAVIS_ENTRY_STATE) == NAVIS_ENTRY_LIVE)
+			if (navis_entry_live(&entries[i]))
 			{
 				++*live;
 				*without_vector += navis_entry_hash(&entries[i]) == 0;
@@ -231,7 +214,7 @@ put_consolidation(NavisRow *row, bool engine, const nv_req_info *info)
 Datum
 navis_index_info(PG_FUNCTION_ARGS)
 {
-	Relation index = open_navis_index(PG_GETARG_OID(0));
+	Relation index = navis_index_open(PG_GETARG_OID(0), AccessShareLock);
 	nv_req_info info = {0};
 	NavisRow row = {0};
 	NavisMeta meta;
@@ -259,7 +242,7 @@ navis_index_info(PG_FUNCTION_ARGS)
 Datum
 navis_index_calibration(PG_FUNCTION_ARGS)
 {
-	Relation index = open_navis_index(PG_GETARG_OID(0));
+	Relation index = navis_index_open(PG_GETARG_OID(0), AccessShareLock);
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	nv_req_info info = {0};
 	nv_bucket_info *buckets;

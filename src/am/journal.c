@@ -31,8 +31,8 @@ navis_first_element(BlockNumber block)
 	return (block - NAVIS_FIRST_PAGE) * (uint32) NAVIS_PAGE_CAPACITY;
 }
 
-BlockNumber
-navis_element_block(uint32 element)
+static BlockNumber
+element_block(uint32 element)
 {
 	return element / (uint32) NAVIS_PAGE_CAPACITY + NAVIS_FIRST_PAGE;
 }
@@ -73,8 +73,9 @@ navis_page_count(Relation index, BlockNumber block, Page page)
 	return bytes / sizeof(NavisEntry);
 }
 
-uint32
-navis_page_free(Page page, uint32 count)
+/* Free places of a page that has count entries. */
+static uint32
+page_free(Page page, uint32 count)
 {
 	NavisEntry *entries = NavisPageEntries(page);
 	uint32 free = NAVIS_PAGE_CAPACITY - count;
@@ -83,6 +84,36 @@ navis_page_free(Page page, uint32 count)
 		if (navis_entry_state(&entries[i]) == NAVIS_ENTRY_FREE)
 			free++;
 	return free;
+}
+
+bool
+navis_page_reusable(Relation index, BlockNumber block, Page page)
+{
+	return PageIsNew(page) ||
+		   page_free(page, navis_page_count(index, block, page)) >=
+			   NAVIS_REUSE_FREE;
+}
+
+NavisPageSpecial
+navis_page_special(Page page)
+{
+	NavisPageSpecial none = {0};
+
+	return PageIsNew(page) ? none : *NavisPageGetSpecial(page);
+}
+
+bool
+navis_page_back(const NavisPageSpecial *special, BlockNumber *block,
+				uint64 *sequence)
+{
+	/* Links lead to lower sequences: damage must not lead round in a circle. */
+	if (special->sequence != *sequence ||
+		(special->link != InvalidBlockNumber &&
+		 special->link_sequence >= *sequence))
+		return false;
+	*block = special->link;
+	*sequence = special->link_sequence;
+	return true;
 }
 
 /* --- reading --- */
@@ -114,7 +145,7 @@ static NavisEntry *
 lock_live_entry(Relation index, uint32 element, uint32 generation,
 				Buffer *buffer)
 {
-	BlockNumber block = navis_element_block(element);
+	BlockNumber block = element_block(element);
 	uint32 slot = element - navis_first_element(block);
 	NavisEntry *entry;
 
@@ -127,8 +158,7 @@ lock_live_entry(Relation index, uint32 element, uint32 generation,
 	if (slot < navis_page_count(index, block, BufferGetPage(*buffer)))
 	{
 		entry = &NavisPageEntries(BufferGetPage(*buffer))[slot];
-		if (navis_entry_state(entry) == NAVIS_ENTRY_LIVE &&
-			entry->generation == generation)
+		if (navis_entry_live(entry) && entry->generation == generation)
 			return entry;
 	}
 	UnlockReleaseBuffer(*buffer);
@@ -145,7 +175,7 @@ navis_journal_live(Relation index, uint32 element, uint32 generation,
 
 	if (entry == NULL)
 		return false;
-	live = !(ignore_killed && (entry->flags & NAVIS_ENTRY_KILLED));
+	live = navis_entry_visible(entry, ignore_killed);
 	*tid = entry->tid;
 	UnlockReleaseBuffer(buffer);
 	return live;
@@ -211,15 +241,6 @@ lock_tail(Relation index, const NavisMetaPage *meta, NavisTailSlot *wanted)
 	return buffer;
 }
 
-/* May a (locked) page become tail? */
-static bool
-page_reusable(Relation index, BlockNumber block, Page page)
-{
-	return PageIsNew(page) ||
-		   navis_page_free(page, navis_page_count(index, block, page)) >=
-			   NAVIS_REUSE_FREE;
-}
-
 /*
  * A pinned page that looks as if it could become tail: one that VACUUM has
  * noted in the free space map (which may be wrong: verified again later), or
@@ -242,7 +263,7 @@ find_page(Relation index)
 			continue;
 		buffer = ReadBuffer(index, block);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		usable = page_reusable(index, block, BufferGetPage(buffer));
+		usable = navis_page_reusable(index, block, BufferGetPage(buffer));
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 		if (usable)
 			return buffer;
@@ -321,7 +342,7 @@ new_tail(Relation index, const NavisTailSlot *wanted)
 					   meta->tails[wanted->slot].sequence == wanted->sequence;
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	usable = !is_tail(meta, block) &&
-			 page_reusable(index, block, BufferGetPage(buffer));
+			 navis_page_reusable(index, block, BufferGetPage(buffer));
 	if (needed && usable)
 		install_tail(index, metabuf, buffer, wanted->slot);
 	UnlockReleaseBuffer(buffer);

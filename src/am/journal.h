@@ -60,23 +60,8 @@ typedef struct NavisPageSpecial
 /* Of these must be free before VACUUM's page may become tail again. */
 #define NAVIS_REUSE_FREE (NAVIS_PAGE_CAPACITY / 2)
 
-/* Block 0 is the metapage; element ids are 32 bits wide. */
-#define NAVIS_FIRST_PAGE 1
+/* Element ids are 32 bits wide. */
 #define NAVIS_MAX_BLOCK ((BlockNumber) (PG_UINT32_MAX / NAVIS_PAGE_CAPACITY))
-
-static inline uint32
-navis_entry_state(const NavisEntry *entry)
-{
-	return entry->flags & NAVIS_ENTRY_STATE;
-}
-
-/* Live and with a vector: what the engine must have. */
-static inline bool
-navis_entry_has_vector(const NavisEntry *entry)
-{
-	return navis_entry_state(entry) == NAVIS_ENTRY_LIVE &&
-		   navis_entry_hash(entry) != 0;
-}
 
 /* --- meta.c --- */
 
@@ -100,7 +85,20 @@ extern void navis_page_init(Page page, uint64 sequence, BlockNumber link,
  */
 extern uint32 navis_page_count(Relation index, BlockNumber block, Page page);
 
-/* Free places of a page that has count entries. */
-extern uint32 navis_page_free(Page page, uint32 count);
+/* May a (locked) page become tail?  Enough of its entries must be free. */
+extern bool navis_page_reusable(Relation index, BlockNumber block, Page page);
+
+/*
+ * The special space of a (locked) page; sequence 0 for an all-zero page.
+ */
+extern NavisPageSpecial navis_page_special(Page page);
+
+/*
+ * One step back along a tail's links, from a page that should have this
+ * sequence; false: a page on the way has become tail once more, and the links
+ * tell too little.  *block is invalid at the end.
+ */
+extern bool navis_page_back(const NavisPageSpecial *special, BlockNumber *block,
+							uint64 *sequence);
 
 #endif

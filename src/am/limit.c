@@ -21,7 +21,6 @@ typedef struct NavisLimit
 {
 	PlanState *node; /* hash key */
 	LimitState *limit;
-	bool exact; /* no rows are filtered or added in between */
 	ExecProcNodeMtd execute;
 } NavisLimit;
 
@@ -30,7 +29,6 @@ typedef struct NavisLimitWalk
 {
 	PlanState *parent;
 	LimitState *limit; /* NULL: no limit applies */
-	bool exact;
 } NavisLimitWalk;
 
 static ExecutorStart_hook_type previous_start = NULL;
@@ -81,7 +79,7 @@ execute_wrapped(PlanState *node)
 }
 
 static void
-wrap(PlanState *node, LimitState *limit, bool exact)
+wrap(PlanState *node, LimitState *limit)
 {
 	MemoryContext context = node->state->es_query_cxt;
 	MemoryContextCallback *callback;
@@ -93,7 +91,6 @@ wrap(PlanState *node, LimitState *limit, bool exact)
 	if (found)
 		return;
 	entry->limit = limit;
-	entry->exact = exact;
 	entry->execute = node->ExecProcNodeReal;
 	callback->func = forget_node;
 	callback->arg = node;
@@ -107,8 +104,7 @@ is_our_scan(PlanState *node)
 	IndexScanState *scan = (IndexScanState *) node;
 
 	return IsA(node, IndexScanState) && scan->iss_RelationDesc != NULL &&
-		   scan->iss_RelationDesc->rd_indam != NULL &&
-		   scan->iss_RelationDesc->rd_indam->amgettuple == navis_gettuple &&
+		   navis_is_index(scan->iss_RelationDesc) &&
 		   scan->iss_NumOrderByKeys > 0;
 }
 
@@ -143,28 +139,23 @@ is_input(PlanState *parent, PlanState *node)
 static NavisLimitWalk
 limit_below(PlanState *node, const NavisLimitWalk *in)
 {
-	NavisLimitWalk below = {node, in->limit, in->exact};
+	NavisLimitWalk below = {node, in->limit};
 
-	if (node->qual != NULL)
-		below.exact = false;
 	switch (nodeTag(node))
 	{
 		case T_LimitState:
 			below.limit = (LimitState *) node;
-			below.exact = below.limit->limitOption == LIMIT_OPTION_COUNT;
 			break;
 		case T_AppendState:
 		case T_MergeAppendState:
 		case T_LockRowsState:
 		case T_ResultState:
 		case T_SubqueryScanState:
-			break;
 		case T_NestLoopState:
 		case T_WindowAggState:
 		case T_ProjectSetState:
 		case T_MaterialState:
 		case T_MemoizeState:
-			below.exact = false;
 			break;
 		default:
 			below.limit = NULL;
@@ -184,7 +175,7 @@ walk(PlanState *node, void *arg)
 	if (in.parent != NULL && !is_input(in.parent, node))
 		in.limit = NULL;
 	if (in.limit != NULL && is_our_scan(node))
-		wrap(node, in.limit, in.exact && node->qual == NULL);
+		wrap(node, in.limit);
 	below = limit_below(node, &in);
 	return planstate_tree_walker(node, walk, &below);
 }
@@ -203,17 +194,15 @@ navis_executor_start(QueryDesc *query, int eflags)
 }
 
 uint64
-navis_limit_wanted(bool *exact)
+navis_limit_wanted(void)
 {
 	const LimitState *limit;
 
-	*exact = false;
 	if (running == NULL)
 		return 0;
 	limit = running->limit;
 	if (limit->lstate == LIMIT_INITIAL || limit->noCount)
 		return 0;
-	*exact = running->exact;
 	return (uint64) (limit->count + limit->offset);
 }
 

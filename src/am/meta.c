@@ -194,10 +194,7 @@ page_holds_vector(Relation index, BlockNumber block, NavisPageSpecial *special)
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	n = navis_page_count(index, block, page);
-	if (PageIsNew(page))
-		memset(special, 0, sizeof(NavisPageSpecial));
-	else
-		*special = *NavisPageGetSpecial(page);
+	*special = navis_page_special(page);
 	entries = NavisPageEntries(page);
 	for (uint32 i = 0; i < n && !found; i++)
 		found = navis_entry_has_vector(&entries[i]);
@@ -242,10 +239,8 @@ look_at_tails(Relation index, const NavisMetaPage *meta,
 
 			if (page_holds_vector(index, block, &special))
 				return NAVIS_TAILS_VECTOR;
-			if (special.sequence != sequence)
+			if (!navis_page_back(&special, &block, &sequence))
 				return NAVIS_TAILS_UNKNOWN;
-			block = special.link;
-			sequence = special.link_sequence;
 		}
 	}
 	return NAVIS_TAILS_NOTHING;

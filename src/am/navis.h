@@ -30,6 +30,7 @@
 #define NAVIS_JOURNAL_VERSION 1
 #define NAVIS_PAGE_ID 0xFA15 /* last two bytes of every page */
 #define NAVIS_MAX_TAILS 4
+#define NAVIS_FIRST_PAGE 1 /* block 0 is the metapage */
 
 /* Index options; -1 or 0 where "chosen" is possible. */
 typedef struct NavisOptions
@@ -94,6 +95,33 @@ navis_entry_hash(const NavisEntry *e)
 	return ((uint64) e->hash_high << 32) | e->hash_low;
 }
 
+static inline uint32
+navis_entry_state(const NavisEntry *entry)
+{
+	return entry->flags & NAVIS_ENTRY_STATE;
+}
+
+static inline bool
+navis_entry_live(const NavisEntry *entry)
+{
+	return navis_entry_state(entry) == NAVIS_ENTRY_LIVE;
+}
+
+/* Live and with a vector: what the engine must have. */
+static inline bool
+navis_entry_has_vector(const NavisEntry *entry)
+{
+	return navis_entry_live(entry) && navis_entry_hash(entry) != 0;
+}
+
+/* Live for a scan that ignores entries with the killed hint, or does not. */
+static inline bool
+navis_entry_visible(const NavisEntry *entry, bool ignore_killed)
+{
+	return navis_entry_live(entry) &&
+		   !(ignore_killed && (entry->flags & NAVIS_ENTRY_KILLED));
+}
+
 /* --- journal.c --- */
 
 /* Reads and checks block 0; errors: other version (hint REINDEX), not ours. */
@@ -125,7 +153,6 @@ extern bool navis_meta_set_dimensions(Relation index, uint32 dim);
 
 /* First element id of a block and number of entries a full page has. */
 extern uint32 navis_first_element(BlockNumber block);
-extern BlockNumber navis_element_block(uint32 element);
 extern uint32 navis_entries_per_page(void);
 
 /*
@@ -193,6 +220,44 @@ extern NavisFetchResult navis_fetch_row(NavisFetch *fetch, ItemPointer tid,
 										const float **vector, uint32 *dim);
 extern void navis_fetch_end(NavisFetch *fetch);
 
+/*
+ * Index expressions are users' functions: outside the inserting statement they
+ * run as the table's owner, in a security-restricted context and with a pinned
+ * search_path.  After an error the end of the (sub)transaction leaves.
+ */
+typedef struct NavisGuard
+{
+	Oid user; /* who the session is */
+	int security;
+	int nest_level;
+} NavisGuard;
+
+extern void navis_guard_enter(NavisGuard *guard, Relation heap);
+extern void navis_guard_leave(const NavisGuard *guard);
+
+/* --- attempt.c --- */
+
+/*
+ * Runs action(arg) in a subtransaction; not in parallel mode.  NULL if it came
+ * to its end, else its error, in the caller's memory, with everything undone.
+ * What is about the session (cancel, shutdown, exhausted resources) is thrown.
+ */
+extern ErrorData *navis_attempt(void (*action)(void *arg), void *arg);
+
+/* --- indexes.c --- */
+
+/* Is it an index of our access method? */
+extern bool navis_is_index(Relation relation);
+
+/* For users' functions; errors: not a navis index, another's temporary one. */
+extern Relation navis_index_open(Oid oid, LOCKMODE mode);
+
+/* No page to read: another's temporary index, an unlogged one in recovery. */
+extern bool navis_has_no_pages(Relation index);
+
+/* Those of this database that this transaction sees. */
+extern List *navis_index_oids(void);
+
 /* --- opening.c: make the engine agree with the journal --- */
 
 typedef enum NavisUse
@@ -221,13 +286,6 @@ extern bool navis_expect_exact(Oid index_oid);
  * again; no request is needed for an index remembered as usable.
  */
 extern void navis_open_forget(Oid index_oid);
-
-/*
- * Rebuilds the engine's graph of one index from journal and heap (helper
- * process; call it outside a transaction, it makes its own short ones; gives
- * way to DDL).  Errors are logged, not thrown.  True if it is usable now.
- */
-extern bool navis_rebuild_index(Oid index_oid);
 
 /*
  * Rebuilds every index of this database that needs it; for the helper, called
@@ -269,9 +327,9 @@ extern void navis_limit_init(void); /* installs the executor hooks */
 
 /*
  * Rows the executor wants from the index scan that runs now, count + offset
- * of the Limit above it; 0 when not known.  *exact: nothing between filters.
+ * of the Limit above it; 0 when not known.
  */
-extern uint64 navis_limit_wanted(bool *exact);
+extern uint64 navis_limit_wanted(void);
 
 /* --- info.c --- */
 

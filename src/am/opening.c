@@ -10,7 +10,6 @@
 #include "miscadmin.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "catchup.h"
@@ -92,58 +91,40 @@ log_failed_opening(Relation index, ErrorData *error)
 			 error->context ? errdetail_internal("%s", error->context) : 0));
 }
 
-/* Cancel, shutdown and exhausted resources are the session's business. */
-static bool
-is_about_session(int code)
+typedef struct NavisAttempt
 {
-	int category = ERRCODE_TO_CATEGORY(code);
+	NavisSlice *slice;
+	const nv_key *key;
+	NavisOpening result;
+} NavisAttempt;
 
-	return category == ERRCODE_OPERATOR_INTERVENTION ||
-		   category == ERRCODE_INSUFFICIENT_RESOURCES;
+static void
+run_opening(void *arg)
+{
+	NavisAttempt *attempt = arg;
+
+	attempt->result = navis_opening_run(attempt->slice, attempt->key);
 }
 
 /*
- * Catch-up runs users' functions and reads rows that the query may not see,
- * in a subtransaction: their errors must not fail the query.
+ * Catch-up runs users' functions and reads rows that the query may not see:
+ * their errors must not fail the query.
  */
 static NavisOpening
 open_guarded(NavisSlice *slice, const nv_key *key)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile NavisOpening result = NAVIS_OPENING_LATER;
+	NavisAttempt attempt = {slice, key, NAVIS_OPENING_LATER};
+	ErrorData *error;
 
 	if (IsInParallelMode()) /* no subtransactions there */
 		return navis_opening_run(slice, key);
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		result = navis_opening_run(slice, key);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		/* Also before a rethrow: the session's own abort ends one level only.
-		 */
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (is_about_session(error->sqlerrcode))
-			ReThrowError(error);
-		log_failed_opening(slice->index, error);
-		navis_opening_failed(slice, key);
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return result;
+	error = navis_attempt(run_opening, &attempt);
+	if (error == NULL)
+		return attempt.result;
+	log_failed_opening(slice->index, error);
+	navis_opening_failed(slice, key);
+	FreeErrorData(error);
+	return NAVIS_OPENING_LATER;
 }
 
 /* Not more often than necessary: every scan comes here meanwhile. */
@@ -180,7 +161,7 @@ navis_open_index(Relation heap, Relation index, const NavisMeta *meta,
 	known = known_index(RelationGetRelid(index));
 	if (known->ready && known->incarnation == incarnation &&
 		memcmp(known->identity, meta->identity, sizeof(known->identity)) == 0 &&
-		navis_is_followed(index, &known->followed))
+		navis_is_followed(index, meta, &known->followed))
 		return NAVIS_USE_GRAPH;
 
 	navis_slice_session(&slice, heap, index, meta);

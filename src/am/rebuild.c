@@ -9,14 +9,9 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_class.h"
-#include "commands/defrem.h"
 #include "miscadmin.h"
-#include "utils/fmgroids.h"
 #include "utils/memutils.h"
 
 #include "catchup.h"
@@ -33,13 +28,6 @@ typedef struct NavisRebuild
 	char *name;
 } NavisRebuild;
 
-static bool
-needs_vector(const NavisEntry *entry)
-{
-	return (entry->flags & NAVIS_ENTRY_STATE) == NAVIS_ENTRY_LIVE &&
-		   navis_entry_hash(entry) != 0;
-}
-
 /* Live entries with a vector; false: given up. */
 static bool
 count_vectors(NavisRebuild *rebuild, uint64 *count)
@@ -47,14 +35,14 @@ count_vectors(NavisRebuild *rebuild, uint64 *count)
 	NavisSlice *slice = &rebuild->slice;
 
 	*count = 0;
-	for (BlockNumber block = 1; block < RelationGetNumberOfBlocks(slice->index);
-		 block++)
+	for (BlockNumber block = NAVIS_FIRST_PAGE;
+		 block < RelationGetNumberOfBlocks(slice->index); block++)
 	{
 		uint32 n =
 			navis_journal_read(slice->index, block, rebuild->page, NULL, NULL);
 
 		for (uint32 i = 0; i < n; i++)
-			*count += needs_vector(&rebuild->page[i]);
+			*count += navis_entry_has_vector(&rebuild->page[i]);
 		if (!navis_slice_continue(slice))
 			return false;
 	}
@@ -77,7 +65,7 @@ stream_page(NavisRebuild *rebuild, BlockNumber block)
 		nv_journal_entry row;
 		const float *vector;
 
-		if (!needs_vector(entry))
+		if (!navis_entry_has_vector(entry))
 			continue;
 		row.element = navis_first_element(block) + i;
 		row.generation = entry->generation;
@@ -96,8 +84,8 @@ stream_all(NavisRebuild *rebuild)
 {
 	NavisSlice *slice = &rebuild->slice;
 
-	for (BlockNumber block = 1; block < RelationGetNumberOfBlocks(slice->index);
-		 block++)
+	for (BlockNumber block = NAVIS_FIRST_PAGE;
+		 block < RelationGetNumberOfBlocks(slice->index); block++)
 		if (!stream_page(rebuild, block) || !navis_slice_continue(slice))
 			return false;
 	return true;
@@ -152,66 +140,74 @@ is_large_enough(const NavisSlice *slice)
 }
 
 /* Nothing to build; a standby has something else to do. */
-static bool
+static void
 end_ready(NavisRebuild *rebuild)
 {
 	NavisSlice *slice = &rebuild->slice;
 
-	if (RecoveryInProgress() &&
-		navis_follow_deletions(slice, &rebuild->key) == NV_ECANCELLED)
-		return false;
-	navis_slice_end(slice);
-	return true;
+	if (!RecoveryInProgress() ||
+		navis_follow_deletions(slice, &rebuild->key) != NV_ECANCELLED)
+		navis_slice_end(slice);
+}
+
+/* The graph is to be built: of what the journal names now. */
+static void
+rebuild_graph(NavisRebuild *rebuild)
+{
+	NavisSlice *slice = &rebuild->slice;
+	uint64 rows;
+
+	if (!count_vectors(rebuild, &rows))
+		return;
+	if (rows <= NV_MIN_GRAPH_ROWS)
+	{
+		navis_slice_end(slice);
+		return;
+	}
+	if (build_graph(rebuild, rows) && navis_slice_resume(slice) &&
+		navis_opening_run(slice, &rebuild->key) != NAVIS_OPENING_LOST)
+		navis_slice_end(slice);
 }
 
 /*
  * A graph that lacks rows because they outgrew pending_memory in the running
  * engine is left to REINDEX: rebuilding at every overflow would never end.
  */
-static bool
+static void
 rebuild_if_needed(NavisRebuild *rebuild)
 {
 	NavisSlice *slice = &rebuild->slice;
 	NavisOpening opening = is_large_enough(slice)
 							   ? navis_opening_run(slice, &rebuild->key)
 							   : NAVIS_OPENING_LATER;
-	uint64 rows;
 
-	if (opening == NAVIS_OPENING_LOST)
-		return false;
-	if (opening == NAVIS_OPENING_READY)
-		return end_ready(rebuild);
-	if (opening != NAVIS_OPENING_REBUILD)
+	switch (opening)
 	{
-		navis_slice_end(slice);
-		return false;
+		case NAVIS_OPENING_LOST:
+			break;
+		case NAVIS_OPENING_READY:
+			end_ready(rebuild);
+			break;
+		case NAVIS_OPENING_REBUILD:
+			rebuild_graph(rebuild);
+			break;
+		default:
+			navis_slice_end(slice);
+			break;
 	}
-	if (!count_vectors(rebuild, &rows))
-		return false;
-	if (rows <= NV_MIN_GRAPH_ROWS)
-	{
-		navis_slice_end(slice);
-		return false;
-	}
-	if (!build_graph(rebuild, rows) || !navis_slice_resume(slice))
-		return false;
-	opening = navis_opening_run(slice, &rebuild->key);
-	if (opening != NAVIS_OPENING_LOST)
-		navis_slice_end(slice);
-	return opening == NAVIS_OPENING_READY;
 }
 
-static bool
+static void
 rebuild_index(NavisRebuild *rebuild, Oid index_oid, MemoryContext context)
 {
 	if (!navis_slice_begin(&rebuild->slice, index_oid, context))
-		return false;
+		return;
 	rebuild->name = MemoryContextStrdup(
 		context, RelationGetRelationName(rebuild->slice.index));
 	rebuild->page = MemoryContextAlloc(context, navis_entries_per_page() *
 													sizeof(NavisEntry));
 	navis_make_key(&rebuild->key, rebuild->slice.meta.identity);
-	return rebuild_if_needed(rebuild);
+	rebuild_if_needed(rebuild);
 }
 
 /* Ends whatever transaction an error has left. */
@@ -235,20 +231,23 @@ log_failed_rebuild(NavisRebuild *rebuild, Oid index_oid, MemoryContext context)
 		 error->context ? errdetail_internal("%s", error->context) : 0));
 }
 
-bool
-navis_rebuild_index(Oid index_oid)
+/*
+ * Builds an index's graph again if it needs that.  Makes its own short
+ * transactions and gives way to DDL.  Errors are logged, not thrown.
+ */
+static void
+rebuild_guarded(Oid index_oid)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context = AllocSetContextCreate(
 		TopMemoryContext, "navis rebuild", ALLOCSET_DEFAULT_SIZES);
 	NavisRebuild *rebuild =
 		MemoryContextAllocZero(context, sizeof(NavisRebuild));
-	volatile bool usable = false;
 
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		usable = rebuild_index(rebuild, index_oid, context);
+		rebuild_index(rebuild, index_oid, context);
 	}
 	PG_CATCH();
 	{
@@ -259,51 +258,6 @@ navis_rebuild_index(Oid index_oid)
 	navis_feed_abort(&rebuild->feed);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
-	return usable;
-}
-
-/* Temporary ones are their backends' business; unlogged ones have no data. */
-static bool
-is_readable(char persistence)
-{
-	return persistence == RELPERSISTENCE_PERMANENT ||
-		   (persistence == RELPERSISTENCE_UNLOGGED && !RecoveryInProgress());
-}
-
-/* Indexes of the access method in this database, in the caller's context. */
-static List *
-list_indexes(MemoryContext context)
-{
-	List *oids = NIL;
-	Oid am;
-
-	StartTransactionCommand();
-	am = get_am_oid("navis", true);
-	if (OidIsValid(am))
-	{
-		Relation classes = table_open(RelationRelationId, AccessShareLock);
-		ScanKeyData key;
-		SysScanDesc scan;
-		HeapTuple tuple;
-
-		ScanKeyInit(&key, Anum_pg_class_relam, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(am));
-		scan = systable_beginscan(classes, InvalidOid, false, NULL, 1, &key);
-		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		{
-			Form_pg_class class = (Form_pg_class) GETSTRUCT(tuple);
-			MemoryContext old = MemoryContextSwitchTo(context);
-
-			if (class->relkind == RELKIND_INDEX &&
-				is_readable(class->relpersistence))
-				oids = lappend_oid(oids, class->oid);
-			MemoryContextSwitchTo(old);
-		}
-		systable_endscan(scan);
-		table_close(classes, AccessShareLock);
-	}
-	CommitTransactionCommand();
-	return oids;
 }
 
 void
@@ -316,12 +270,15 @@ navis_rebuild_all(void)
 
 	if (navis_engine_wait_started() == NAVIS_ENGINE_RUNNING)
 	{
-		oids = list_indexes(context);
+		StartTransactionCommand();
+		MemoryContextSwitchTo(context); /* the list outlives it */
+		oids = navis_index_oids();
+		CommitTransactionCommand();
 		foreach (cell, oids)
 		{
 			if (!navis_helper_may_stay())
 				break;
-			(void) navis_rebuild_index(lfirst_oid(cell));
+			rebuild_guarded(lfirst_oid(cell));
 		}
 	}
 	MemoryContextSwitchTo(TopMemoryContext);

@@ -392,7 +392,7 @@ walk_next(IndexScanDesc scan)
 	{
 		so->entries = MemoryContextAlloc(so->work, navis_entries_per_page() *
 													   sizeof(NavisEntry));
-		so->block = 1;
+		so->block = NAVIS_FIRST_PAGE;
 	}
 	for (;;)
 	{
@@ -400,9 +400,7 @@ walk_next(IndexScanDesc scan)
 		{
 			NavisEntry *entry = &so->entries[so->next_entry++];
 
-			if ((entry->flags & NAVIS_ENTRY_STATE) != NAVIS_ENTRY_LIVE ||
-				((entry->flags & NAVIS_ENTRY_KILLED) &&
-				 scan->ignore_killed_tuples))
+			if (!navis_entry_visible(entry, scan->ignore_killed_tuples))
 				continue;
 			so->has_prior = true;
 			so->prior_element =
@@ -454,7 +452,6 @@ choose_phase(IndexScanDesc scan)
 {
 	NavisScan *so = scan->opaque;
 	uint64 wanted;
-	bool exact;
 
 	if (scan->numberOfOrderBys == 0 ||
 		(scan->orderByData[0].sk_flags & SK_ISNULL))
@@ -463,7 +460,7 @@ choose_phase(IndexScanDesc scan)
 	/* Every distance to a zero vector is NaN under cosine. */
 	if (so->meta.metric == NV_METRIC_COSINE && nv_norm(so->query, so->dim) == 0)
 		return NAVIS_SCAN_SWEEP;
-	wanted = navis_limit_wanted(&exact);
+	wanted = navis_limit_wanted();
 	so->batch = wanted == 0 ? FIRST_BATCH : Min(wanted, NV_MAX_HITS);
 	return start_search(scan) ? NAVIS_SCAN_GRAPH : NAVIS_SCAN_SWEEP;
 }

@@ -29,15 +29,13 @@ navis_slice_session(NavisSlice *slice, Relation heap, Relation index,
 	slice->context = CurrentMemoryContext;
 }
 
-/* An index that sessions may use, of our access method and on this disk. */
+/* An index of ours that sessions may use, with pages to read. */
 static bool
 is_usable_index(Relation index, Oid heap_oid)
 {
-	return index->rd_rel->relkind == RELKIND_INDEX &&
-		   index->rd_indam->ambuild == navis_build &&
-		   index->rd_index->indrelid == heap_oid &&
+	return navis_is_index(index) && index->rd_index->indrelid == heap_oid &&
 		   index->rd_index->indisvalid && index->rd_index->indisready &&
-		   index->rd_index->indislive && !RELATION_IS_OTHER_TEMP(index) &&
+		   index->rd_index->indislive && !navis_has_no_pages(index) &&
 		   RelationGetNumberOfBlocks(index) > 0;
 }
 

@@ -9,15 +9,9 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/relation.h"
-#include "access/table.h"
-#include "access/xlog.h"
-#include "catalog/pg_class.h"
-#include "commands/defrem.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/fmgroids.h"
 #include "utils/timestamp.h"
 
 #include "client.h"
@@ -60,32 +54,6 @@ put_time(NavisRow *row, bool there, uint64 unix_us)
 		TimestampTzGetDatum((TimestampTz) unix_us - USECS_1970_TO_2000));
 }
 
-/* --- Which indexes --- */
-
-/* Indexes of ours in this database that this transaction sees. */
-static List *
-navis_index_oids(void)
-{
-	Oid am = get_index_am_oid("navis", true);
-	Relation rel = table_open(RelationRelationId, AccessShareLock);
-	SysScanDesc scan =
-		systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	List *oids = NIL;
-	HeapTuple tuple;
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-
-		CHECK_FOR_INTERRUPTS();
-		if (form->relkind == RELKIND_INDEX && form->relam == am)
-			oids = lappend_oid(oids, form->oid);
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return oids;
-}
-
 /* --- One index --- */
 
 typedef struct IndexStat
@@ -95,16 +63,6 @@ typedef struct IndexStat
 	bool engine; /* info is filled */
 	nv_req_info info;
 } IndexStat;
-
-/* No metapage of ours to read: another's temporary table, unlogged in recovery.
- */
-static bool
-is_unreadable(Relation index)
-{
-	return RELATION_IS_OTHER_TEMP(index) ||
-		   (RecoveryInProgress() &&
-			index->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED);
-}
 
 /* False: it does not exist any more. */
 static bool
@@ -125,7 +83,7 @@ read_key(Oid oid, nv_key *key, const char **state)
 		UnlockRelationOid(oid, AccessShareLock);
 		return false;
 	}
-	if (is_unreadable(index) || !navis_meta_peek(index, &meta))
+	if (navis_has_no_pages(index) || !navis_meta_peek(index, &meta))
 		*state = "not readable";
 	else
 		navis_make_key(key, meta.identity);

@@ -136,8 +136,8 @@ sort_rows(IndexScanDesc scan, NavisFetch *fetch, TupleTableSlot *slot)
 	NavisEntry *entries = palloc(navis_entries_per_page() * sizeof(NavisEntry));
 
 	/* The end is read again: rows may be appended meanwhile. */
-	for (BlockNumber block = 1; block < RelationGetNumberOfBlocks(index);
-		 block++)
+	for (BlockNumber block = NAVIS_FIRST_PAGE;
+		 block < RelationGetNumberOfBlocks(index); block++)
 	{
 		XLogRecPtr lsn;
 		uint32 n = navis_journal_read(index, block, entries, &lsn, NULL);
@@ -146,9 +146,7 @@ sort_rows(IndexScanDesc scan, NavisFetch *fetch, TupleTableSlot *slot)
 		for (uint32 i = 0; i < n; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
-			if ((entries[i].flags & NAVIS_ENTRY_STATE) == NAVIS_ENTRY_LIVE &&
-				!((entries[i].flags & NAVIS_ENTRY_KILLED) &&
-				  scan->ignore_killed_tuples) &&
+			if (navis_entry_visible(&entries[i], scan->ignore_killed_tuples) &&
 				!in_given_set(&given, first + i))
 				compare_row(so, fetch, slot, &entries[i].tid);
 		}

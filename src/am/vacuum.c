@@ -164,7 +164,7 @@ mark_deleted(NavisVacuum *vacuum, Buffer buffer, const NavisEntry *copy,
 	{
 		NavisEntry *entry = &entries[i];
 
-		if (!dead[i] || navis_entry_state(entry) != NAVIS_ENTRY_LIVE ||
+		if (!dead[i] || !navis_entry_live(entry) ||
 			entry->generation != copy[i].generation)
 			continue;
 		entry->flags = NAVIS_ENTRY_DELETED;
@@ -196,7 +196,7 @@ bulkdelete_page(NavisVacuum *vacuum, BlockNumber block,
 	for (uint32 i = 0; i < count; i++)
 	{
 		dead[i] = false;
-		if (navis_entry_state(&copy[i]) != NAVIS_ENTRY_LIVE)
+		if (!navis_entry_live(&copy[i]))
 			continue;
 		live++;
 		dead[i] = callback(&copy[i].tid, state);
@@ -336,9 +336,8 @@ free_and_note(NavisVacuum *vacuum, bool waiting, bool let_go)
 		/* Not sure: a page may be tail by now.  Verified when it is taken. */
 		for (uint32 i = 0; i < meta.ntails; i++)
 			tail |= meta.tails[i].block == block;
-		reusable = !tail && (PageIsNew(BufferGetPage(buffer)) ||
-							 navis_page_free(BufferGetPage(buffer), count) >=
-								 NAVIS_REUSE_FREE);
+		reusable = !tail && navis_page_reusable(vacuum->index, block,
+												BufferGetPage(buffer));
 		UnlockReleaseBuffer(buffer);
 		if (reusable)
 		{

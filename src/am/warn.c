@@ -4,10 +4,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
-
 #include "feed.h"
 
 /* A build waits so long for an engine that is starting. */
@@ -46,11 +42,7 @@ navis_engine_wait_started(void)
 		 status == NAVIS_ENGINE_STARTING && waited < NAVIS_START_WAIT;
 		 waited += NAVIS_START_POLL)
 	{
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 NAVIS_START_POLL, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		navis_nap(NAVIS_START_POLL);
 		status = navis_engine_status();
 	}
 	return status;

@@ -162,6 +162,16 @@ wait_for_latch(long timeout_ms, bool interruptible)
 	return (rc & WL_POSTMASTER_DEATH) == 0;
 }
 
+void
+navis_nap(long ms)
+{
+	uint64 now = navis_now_us(), end = now + (uint64) ms * 1000;
+
+	/* The latch may be set by answers that nobody waits for any more. */
+	for (; now < end; now = navis_now_us())
+		(void) wait_for_latch((long) ((end - now) / 1000 + 1), true);
+}
+
 /*
  * Waits until the slot is free.  False: the engine went away, or (with a
  * timeout, which means without serving interrupts) it takes too long.

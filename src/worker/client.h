@@ -36,6 +36,9 @@ extern uint64 navis_engine_incarnation(void);
  */
 extern void navis_engine_process(int *pid, TimestampTz *started);
 
+/* Sleeps so long, interruptibly: to look again at what the engine does. */
+extern void navis_nap(long ms);
+
 /* Fills key for an index of the current database. */
 extern void navis_make_key(nv_key *key, const uint8 *identity);
 

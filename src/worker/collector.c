@@ -34,7 +34,6 @@
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -184,6 +183,20 @@ navis_indexes(List *methods, int *n)
 	return rows;
 }
 
+typedef struct MetaRead
+{
+	Relation index;
+	NavisMeta meta;
+} MetaRead;
+
+static void
+read_meta(void *arg)
+{
+	MetaRead *read = arg;
+
+	navis_meta_read(read->index, &read->meta);
+}
+
 /*
  * Reads the identity in a metapage.  An error (other version, damage, no file)
  * is no news here: somebody who uses the index will be told.
@@ -191,39 +204,14 @@ navis_indexes(List *methods, int *n)
 static bool
 read_identity(Relation index, uint8 *identity)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool ok = false;
+	MetaRead read = {.index = index};
+	ErrorData *error = navis_attempt(read_meta, &read);
 
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		NavisMeta meta;
-
-		navis_meta_read(index, &meta);
-		memcpy(identity, meta.identity, sizeof(meta.identity));
-		ReleaseCurrentSubTransaction();
-		ok = true;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return ok;
-}
-
-/* No metapage to read: another's temporary table, unlogged on a standby. */
-static bool
-is_unreadable(Relation index)
-{
-	return RELATION_IS_OTHER_TEMP(index) ||
-		   (RecoveryInProgress() &&
-			index->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED);
+	if (error != NULL)
+		FreeErrorData(error);
+	else
+		memcpy(identity, read.meta.identity, sizeof(read.meta.identity));
+	return error == NULL;
 }
 
 typedef enum Reading
@@ -249,7 +237,7 @@ read_index(Oid oid, List *methods, uint8 *identity)
 	if (index == NULL || index->rd_rel->relkind != RELKIND_INDEX ||
 		!list_member_oid(methods, index->rd_rel->relam))
 		reading = READING_GONE;
-	else if (!is_unreadable(index) && read_identity(index, identity))
+	else if (!navis_has_no_pages(index) && read_identity(index, identity))
 		reading = READING_IDENTITY;
 	else
 		reading = READING_UNKNOWN;
