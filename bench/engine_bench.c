@@ -17,7 +17,6 @@
  * and timed passes with each number of clients.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <unistd.h>
 
 #include "engine_bench.h"
@@ -58,7 +57,7 @@ eb_start(bench *b)
 
 	nv_config_defaults(&config);
 	snprintf(config.directory, sizeof(config.directory), "%s", b->o.dir);
-	config.cache_size = b->o.cache_mb << 20;
+	config.cache_size = (uint64_t) b->o.cache_mb << 20;
 	config.insert_threads = b->o.insert_threads;
 	config.insert_list_size = b->o.insert_list;
 	config.insert_queue_size = b->o.queue;
@@ -232,7 +231,8 @@ ask(void *arg, uint32_t client, uint32_t q)
 	s->beam_width = 4;
 	s->entrance_list = 10;
 	s->percentile = b->o.percentile;
-	s->flags = b->o.flags;
+	s->flags = (b->o.load_all ? NV_SEARCH_LOAD_ALL : 0) |
+			   (b->o.from_medoid ? NV_SEARCH_FROM_MEDOID : 0);
 	memcpy(r->data, b->query.words + (size_t) q * b->query.dim,
 		   b->query.dim * 4);
 	eb_call(b, r, "search");
@@ -275,8 +275,7 @@ warm_up(bench *b)
 	{
 		for (uint32_t q = 0; q < b->query.n; q++)
 			ask(b, 0, q);
-		ready = (b->o.flags & NV_SEARCH_LOAD_ALL) != 0 ||
-				b->list > NOT_CALIBRATED_ABOVE ||
+		ready = b->o.load_all || b->list > NOT_CALIBRATED_ABOVE ||
 				b->requests[0]->u.search.window != UINT32_MAX;
 		if (nv_now_ns() - begun > CALIBRATION_SECONDS * UINT64_C(1000000000))
 			bench_die("warm-up", "the rerank window is still not calibrated");
@@ -408,75 +407,49 @@ run_search(bench *b)
 
 /* --- command line --- */
 
-static uint32_t
-parse_metric(const char *name)
+static void
+take_metric(const char *option, const char *text, void *target)
 {
-	if (strcmp(name, "l2") == 0)
-		return NV_METRIC_L2;
-	if (strcmp(name, "ip") == 0)
-		return NV_METRIC_IP;
-	if (strcmp(name, "cosine") == 0)
-		return NV_METRIC_COSINE;
-	bench_die("--metric", "l2, ip or cosine expected");
-	return 0;
+	uint32_t *metric = target;
+
+	if (strcmp(text, "l2") == 0)
+		*metric = NV_METRIC_L2;
+	else if (strcmp(text, "ip") == 0)
+		*metric = NV_METRIC_IP;
+	else if (strcmp(text, "cosine") == 0)
+		*metric = NV_METRIC_COSINE;
+	else
+		bench_die(option, "l2, ip or cosine expected");
 }
 
 static void
 parse(options *o, int argc, char **argv)
 {
-	enum
-	{
-		BASE = 1,
-		QUERY,
-		TRUTH,
-		METRIC,
-		DEGREE,
-		LIST,
-		PQ,
-		THREADS,
-		CACHE,
-		CLIENTS,
-		SWEEP,
-		PASSES,
-		RANDOM,
-		ALL,
-		PERCENTILE,
-		MEDOID,
-		FIRST,
-		ROWS,
-		WINDOW,
-		ROUNDS,
-		INSERT_THREADS,
-		INSERT_LIST,
-		QUEUE
+	const bench_argument known[] = {
+		{"base", bench_take_text, &o->base},
+		{"query", bench_take_text, &o->query},
+		{"truth", bench_take_text, &o->truth},
+		{"metric", take_metric, &o->params.metric},
+		{"degree", bench_take_count, &o->params.max_degree},
+		{"list", bench_take_count, &o->params.build_list_size},
+		{"pq-bytes", bench_take_count, &o->params.pq_bytes},
+		{"threads", bench_take_count, &o->threads},
+		{"cache-mb", bench_take_count, &o->cache_mb},
+		{"clients", bench_take_numbers, &o->clients},
+		{"sweep", bench_take_numbers, &o->sweep},
+		{"passes", bench_take_count, &o->passes},
+		{"random-placement", bench_take_switch, &o->random_placement},
+		{"load-all", bench_take_switch, &o->load_all},
+		{"percentile", bench_take_real, &o->percentile},
+		{"from-medoid", bench_take_switch, &o->from_medoid},
+		{"first", bench_take_count, &o->first},
+		{"rows", bench_take_count, &o->rows},
+		{"window", bench_take_count, &o->window},
+		{"rounds", bench_take_count, &o->rounds},
+		{"insert-threads", bench_take_count, &o->insert_threads},
+		{"insert-list", bench_take_count, &o->insert_list},
+		{"queue", bench_take_count, &o->queue},
 	};
-	static const struct option known[] = {
-		{"base", 1, NULL, BASE},
-		{"query", 1, NULL, QUERY},
-		{"truth", 1, NULL, TRUTH},
-		{"metric", 1, NULL, METRIC},
-		{"degree", 1, NULL, DEGREE},
-		{"list", 1, NULL, LIST},
-		{"pq-bytes", 1, NULL, PQ},
-		{"threads", 1, NULL, THREADS},
-		{"cache-mb", 1, NULL, CACHE},
-		{"clients", 1, NULL, CLIENTS},
-		{"sweep", 1, NULL, SWEEP},
-		{"passes", 1, NULL, PASSES},
-		{"random-placement", 0, NULL, RANDOM},
-		{"load-all", 0, NULL, ALL},
-		{"percentile", 1, NULL, PERCENTILE},
-		{"from-medoid", 0, NULL, MEDOID},
-		{"first", 1, NULL, FIRST},
-		{"rows", 1, NULL, ROWS},
-		{"window", 1, NULL, WINDOW},
-		{"rounds", 1, NULL, ROUNDS},
-		{"insert-threads", 1, NULL, INSERT_THREADS},
-		{"insert-list", 1, NULL, INSERT_LIST},
-		{"queue", 1, NULL, QUEUE},
-		{NULL, 0, NULL, 0},
-	};
-	int c;
 
 	if (argc < 3)
 		bench_die("usage",
@@ -484,87 +457,8 @@ parse(options *o, int argc, char **argv)
 				  "...");
 	o->mode = argv[1];
 	o->dir = argv[2];
-	optind = 3;
-	while ((c = getopt_long(argc, argv, "", known, NULL)) != -1)
-	{
-		uint32_t number =
-			optarg != NULL ? (uint32_t) strtoul(optarg, NULL, 10) : 0;
-
-		switch (c)
-		{
-			case BASE:
-				o->base = optarg;
-				break;
-			case QUERY:
-				o->query = optarg;
-				break;
-			case TRUTH:
-				o->truth = optarg;
-				break;
-			case METRIC:
-				o->params.metric = parse_metric(optarg);
-				break;
-			case DEGREE:
-				o->params.max_degree = number;
-				break;
-			case LIST:
-				o->params.build_list_size = number;
-				break;
-			case PQ:
-				o->params.pq_bytes = number;
-				break;
-			case THREADS:
-				o->threads = number;
-				break;
-			case CACHE:
-				o->cache_mb = number;
-				break;
-			case CLIENTS:
-				o->clients = bench_parse_numbers("--clients", optarg);
-				break;
-			case SWEEP:
-				o->sweep = bench_parse_numbers("--sweep", optarg);
-				break;
-			case PASSES:
-				o->passes = NV_MAX(1u, number);
-				break;
-			case RANDOM:
-				o->random_placement = true;
-				break;
-			case ALL:
-				o->flags |= NV_SEARCH_LOAD_ALL;
-				break;
-			case PERCENTILE:
-				o->percentile = strtod(optarg, NULL);
-				break;
-			case MEDOID:
-				o->flags |= NV_SEARCH_FROM_MEDOID;
-				break;
-			case FIRST:
-				o->first = number;
-				break;
-			case ROWS:
-				o->rows = number;
-				break;
-			case WINDOW:
-				o->window = number;
-				break;
-			case ROUNDS:
-				o->rounds = number;
-				break;
-			case INSERT_THREADS:
-				o->insert_threads = number;
-				break;
-			case INSERT_LIST:
-				o->insert_list = number;
-				break;
-			case QUEUE:
-				o->queue = number;
-				break;
-			default:
-				exit(2);
-		}
-	}
+	bench_parse_arguments(known, NV_LENGTH(known), 3, argc, argv);
+	o->passes = NV_MAX(1u, o->passes);
 }
 
 int

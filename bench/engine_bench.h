@@ -6,7 +6,7 @@
 #ifndef NAVIS_ENGINE_BENCH_H
 #define NAVIS_ENGINE_BENCH_H
 
-#include "common.h"
+#include "arguments.h"
 #include "navis/engine.h"
 
 typedef struct options
@@ -16,9 +16,8 @@ typedef struct options
 	uint32_t threads, passes;
 	bench_numbers sweep, clients;
 	double percentile;
-	uint64_t cache_mb;
-	uint32_t flags;
-	bool random_placement;
+	uint32_t cache_mb;
+	bool random_placement, load_all, from_medoid;
 	/* insert and replace */
 	uint32_t first;  /* rows that are built before the others are inserted */
 	uint32_t rows;   /* in all; 0: those of the file */

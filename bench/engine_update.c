@@ -274,10 +274,10 @@ eb_run_insert(bench *b)
 	seconds = insert_rows(b, &rows, from.n, rows.n);
 	cpu = bench_proc_cpu_seconds(0) - cpu;
 	printf("insert: %u rows in %.2f s: %.0f rows/s, %.3f ms of processor time "
-		   "a row; %u clients, %u rows wait at most, cache %llu MB\n",
+		   "a row; %u clients, %u rows wait at most, cache %u MB\n",
 		   rows.n - from.n, seconds, (rows.n - from.n) / seconds,
 		   cpu * 1e3 / (rows.n - from.n), b->o.clients.values[0], b->o.queue,
-		   (unsigned long long) b->o.cache_mb);
+		   b->o.cache_mb);
 	print_work(b, r);
 	changed = checkpoint(b, r);
 	exact_truth(b, &rows, 0, rows.n);

@@ -4,7 +4,6 @@
  */
 #include "options.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,47 +13,6 @@ bench_check(nv_status status, const nv_error *err)
 {
 	if (status != NV_OK)
 		bench_die(nv_status_name(status), err->detail);
-}
-
-uint64_t
-bench_parse_count(const char *option, const char *text, uint64_t low,
-				  uint64_t high)
-{
-	char *end, expected[96];
-	unsigned long long value;
-
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (end == text || *end != '\0' || text[0] == '-' || errno != 0 ||
-		value < low || value > high)
-	{
-		snprintf(expected, sizeof(expected),
-				 "\"%.20s\": a number from %llu to %llu expected", text,
-				 (unsigned long long) low, (unsigned long long) high);
-		bench_die(option, expected);
-	}
-	return value;
-}
-
-uint32_t
-bench_count_option(const char *option, uint64_t low, uint64_t high)
-{
-	return (uint32_t) bench_parse_count(option, optarg, low, high);
-}
-
-double
-bench_parse_real(const char *option, const char *text, double low, double high)
-{
-	char *end, expected[96];
-	double value = strtod(text, &end);
-
-	if (end == text || *end != '\0' || !(value >= low && value <= high))
-	{
-		snprintf(expected, sizeof(expected),
-				 "\"%.20s\": a number from %g to %g expected", text, low, high);
-		bench_die(option, expected);
-	}
-	return value;
 }
 
 nv_metric

@@ -1,26 +1,18 @@
 /*
  * options.h
- *		Command lines of the navis_* tools: checked values, and ending with a
- *		message.
+ *		Command lines of the navis_* tools: what they share beside numbers.
+ *Wrong values end the program with a message.
  */
 #ifndef NAVIS_BENCH_OPTIONS_H
 #define NAVIS_BENCH_OPTIONS_H
 
-#include "common.h"
+#include "arguments.h"
 #include "navis/distance.h"
 #include "vectors.h"
 
 /* Ends the program with the error's message unless status is NV_OK. */
 extern void bench_check(nv_status status, const nv_error *err);
 
-/* The whole text must be a number in the range, or the program ends. */
-extern uint64_t bench_parse_count(const char *option, const char *text,
-								  uint64_t low, uint64_t high);
-/* The same of getopt's optarg; high fits 32 bits. */
-extern uint32_t bench_count_option(const char *option, uint64_t low,
-								   uint64_t high);
-extern double bench_parse_real(const char *option, const char *text, double low,
-							   double high);
 extern nv_metric bench_parse_metric(const char *text);
 extern bench_element bench_parse_type(const char *text);
 

@@ -22,7 +22,6 @@
  * the plan is looked at instead.
  */
 #include <arpa/inet.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -341,7 +340,7 @@ collect(bench *b)
 {
 	bench_figures f = {.queries = b->query.n, .window = ""};
 	uint32_t ids[BENCH_K];
-	long pid = b->o.engine_pid;
+	uint32_t pid = b->o.engine_pid;
 
 	if (pid != 0)
 		f.proc_bytes = bench_proc_read_bytes(pid);
@@ -416,105 +415,48 @@ run_search(bench *b)
 /* --- command line --- */
 
 static void
+take_setting(const char *option, const char *text, void *target)
+{
+	options *o = target;
+
+	if (o->n_settings == SB_MAX_SETTINGS)
+		bench_die(option, "too many");
+	o->settings[o->n_settings++] = text;
+}
+
+static void
 parse(options *o, int argc, char **argv)
 {
-	static const struct option known[] = {{"base", 1, NULL, 'b'},
-										  {"rows", 1, NULL, 'r'},
-										  {"query", 1, NULL, 'q'},
-										  {"truth", 1, NULL, 't'},
-										  {"type", 1, NULL, 'y'},
-										  {"operator", 1, NULL, 'o'},
-										  {"index", 1, NULL, 'i'},
-										  {"setting", 1, NULL, 'n'},
-										  {"set", 1, NULL, 's'},
-										  {"sweep", 1, NULL, 'w'},
-										  {"clients", 1, NULL, 'c'},
-										  {"passes", 1, NULL, 'p'},
-										  {"engine-pid", 1, NULL, 'e'},
-										  {"first", 1, NULL, 'f'},
-										  {"method", 1, NULL, 'm'},
-										  {"batch", 1, NULL, 'B'},
-										  {"plain", 1, NULL, 'P'},
-										  {"pause-us", 1, NULL, 'u'},
-										  {"rate", 1, NULL, 'R'},
-										  {"rounds", 1, NULL, 'N'},
-										  {NULL, 0, NULL, 0}};
-	int c;
+	const bench_argument known[] = {
+		{"base", bench_take_text, &o->base},
+		{"rows", bench_take_count, &o->rows},
+		{"query", bench_take_text, &o->query},
+		{"truth", bench_take_text, &o->truth},
+		{"type", bench_take_text, &o->type},
+		{"operator", bench_take_text, &o->op},
+		{"index", bench_take_text, &o->index},
+		{"setting", bench_take_text, &o->setting},
+		{"set", take_setting, o},
+		{"sweep", bench_take_numbers, &o->sweep},
+		{"clients", bench_take_numbers, &o->clients},
+		{"passes", bench_take_count, &o->passes},
+		{"engine-pid", bench_take_count, &o->engine_pid},
+		{"first", bench_take_count, &o->first},
+		{"method", bench_take_text, &o->method},
+		{"batch", bench_take_count, &o->batch},
+		{"plain", bench_take_text, &o->plain},
+		{"pause-us", bench_take_count, &o->pause_us},
+		{"rate", bench_take_real, &o->rate},
+		{"rounds", bench_take_count, &o->rounds},
+	};
 
 	if (argc < 3)
 		bench_die("usage",
 				  "sql_bench load|search|insert|pairs|mixed TABLE ...");
 	o->mode = argv[1];
 	o->table = argv[2];
-	optind = 3;
-	while ((c = getopt_long(argc, argv, "", known, NULL)) != -1)
-		switch (c)
-		{
-			case 'b':
-				o->base = optarg;
-				break;
-			case 'r':
-				o->rows = (uint32_t) strtoul(optarg, NULL, 10);
-				break;
-			case 'q':
-				o->query = optarg;
-				break;
-			case 't':
-				o->truth = optarg;
-				break;
-			case 'y':
-				o->type = optarg;
-				break;
-			case 'o':
-				o->op = optarg;
-				break;
-			case 'i':
-				o->index = optarg;
-				break;
-			case 'n':
-				o->setting = optarg;
-				break;
-			case 's':
-				if (o->n_settings == SB_MAX_SETTINGS)
-					bench_die("--set", "too many");
-				o->settings[o->n_settings++] = optarg;
-				break;
-			case 'w':
-				o->sweep = bench_parse_numbers("--sweep", optarg);
-				break;
-			case 'c':
-				o->clients = bench_parse_numbers("--clients", optarg);
-				break;
-			case 'p':
-				o->passes = (uint32_t) strtoul(optarg, NULL, 10);
-				break;
-			case 'e':
-				o->engine_pid = strtol(optarg, NULL, 10);
-				break;
-			case 'f':
-				o->first = (uint32_t) strtoul(optarg, NULL, 10);
-				break;
-			case 'm':
-				o->method = optarg;
-				break;
-			case 'B':
-				o->batch = (uint32_t) strtoul(optarg, NULL, 10);
-				break;
-			case 'P':
-				o->plain = optarg;
-				break;
-			case 'u':
-				o->pause_us = (uint32_t) strtoul(optarg, NULL, 10);
-				break;
-			case 'R':
-				o->rate = strtod(optarg, NULL);
-				break;
-			case 'N':
-				o->rounds = (uint32_t) strtoul(optarg, NULL, 10);
-				break;
-			default:
-				exit(2);
-		}
+	bench_parse_arguments(known, sizeof(known) / sizeof(known[0]), 3, argc,
+						  argv);
 	if (o->passes == 0)
 		bench_die("--passes", "at least 1 expected");
 }

@@ -8,7 +8,7 @@
 
 #include <libpq-fe.h>
 
-#include "common.h"
+#include "arguments.h"
 
 #define SB_MAX_SETTINGS 16
 
@@ -19,7 +19,7 @@ typedef struct options
 	const char *settings[SB_MAX_SETTINGS];
 	uint32_t n_settings, rows, passes;
 	bench_numbers sweep, clients;
-	long engine_pid;
+	uint32_t engine_pid; /* of the process that searches; 0: not asked */
 	/* insert, pairs, mixed */
 	const char *method, *plain;
 	uint32_t first, batch, pause_us, rounds;
