@@ -452,6 +452,73 @@ init_locks(nv_engine *engine)
 	init_pool(engine, &engine->builders);
 }
 
+/*
+ * Waits until every search thread has its ring, or has none; one is enough. One
+ * line about all that have none.
+ */
+static nv_status
+await_searchers(nv_engine *engine, nv_error *err)
+{
+	const nv_error *failure = NULL;
+	uint32_t ready = 0;
+
+	for (uint32_t i = 0; i < engine->n_searchers; i++)
+	{
+		nv_searcher *s = &engine->searchers[i];
+
+		while (atomic_load(&s->state) == NV_SEARCHER_STARTING)
+			usleep(1000);
+		if (atomic_load(&s->state) == NV_SEARCHER_READY)
+			ready++;
+		else if (failure == NULL)
+			failure = &s->failure;
+	}
+	if (ready == 0)
+		return nv_fail(err, NV_EIO, 0, "no search thread could be started: %s",
+					   failure->detail);
+	if (failure != NULL)
+		nv_log(NV_LOG_WARNING, "%u of %u search threads could not start: %s",
+			   engine->n_searchers - ready, engine->n_searchers,
+			   failure->detail);
+	return NV_OK;
+}
+
+static nv_status
+start_searchers(nv_engine *engine, nv_error *err)
+{
+	nv_status status = NV_OK;
+
+	while (status == NV_OK &&
+		   engine->n_searchers < engine->config.search_threads)
+	{
+		nv_searcher *s = &engine->searchers[engine->n_searchers];
+
+		s->engine = engine;
+		status = start_thread(&s->thread, nv_searcher_main, s, err);
+		engine->n_searchers += status == NV_OK;
+	}
+	return status == NV_OK ? await_searchers(engine, err) : status;
+}
+
+static nv_status
+start_inserters(nv_engine *engine, nv_error *err)
+{
+	nv_status status = NV_OK;
+
+	while (status == NV_OK &&
+		   engine->n_inserters < engine->config.insert_threads)
+	{
+		nv_inserter *i = &engine->inserters[engine->n_inserters];
+
+		i->engine = engine;
+		status = start_thread(&i->thread, nv_inserter_main, i, err);
+		engine->n_inserters += status == NV_OK;
+		atomic_fetch_add(&engine->inserters_running, status == NV_OK);
+	}
+	return status;
+}
+
+/* Search threads before those that can do without a ring. */
 static nv_status
 start_threads(nv_engine *engine, nv_error *err)
 {
@@ -462,6 +529,8 @@ start_threads(nv_engine *engine, nv_error *err)
 									   &engine->page_writer, err);
 	if (status == NV_OK)
 		status = start_pool(engine, &engine->builders, NV_BUILD_THREADS, err);
+	if (status == NV_OK)
+		status = start_searchers(engine, err);
 	if (status == NV_OK)
 	{
 		status =
@@ -485,43 +554,7 @@ start_threads(nv_engine *engine, nv_error *err)
 							  engine, err);
 		engine->has_consolidator = status == NV_OK;
 	}
-	while (status == NV_OK &&
-		   engine->n_searchers < engine->config.search_threads)
-	{
-		nv_searcher *s = &engine->searchers[engine->n_searchers];
-
-		s->engine = engine;
-		status = start_thread(&s->thread, nv_searcher_main, s, err);
-		engine->n_searchers += status == NV_OK;
-	}
-	while (status == NV_OK &&
-		   engine->n_inserters < engine->config.insert_threads)
-	{
-		nv_inserter *i = &engine->inserters[engine->n_inserters];
-
-		i->engine = engine;
-		status = start_thread(&i->thread, nv_inserter_main, i, err);
-		engine->n_inserters += status == NV_OK;
-		atomic_fetch_add(&engine->inserters_running, status == NV_OK);
-	}
-	return status;
-}
-
-/* Waits until every search thread has its ring, or has none; one is enough. */
-static nv_status
-await_searchers(nv_engine *engine, nv_error *err)
-{
-	uint32_t ready = 0;
-
-	for (uint32_t i = 0; i < engine->n_searchers; i++)
-	{
-		while (atomic_load(&engine->searchers[i].state) == NV_SEARCHER_STARTING)
-			usleep(1000);
-		ready += atomic_load(&engine->searchers[i].state) == NV_SEARCHER_READY;
-	}
-	return ready > 0
-			   ? NV_OK
-			   : nv_fail(err, NV_EIO, 0, "no search thread could be started");
+	return status == NV_OK ? start_inserters(engine, err) : status;
 }
 
 nv_status
@@ -581,8 +614,6 @@ nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
 		pthread_sigmask(SIG_SETMASK, &all, &old);
 		status = start_threads(engine, err);
 		pthread_sigmask(SIG_SETMASK, &old, NULL);
-		if (status == NV_OK)
-			status = await_searchers(engine, err);
 	}
 	if (status != NV_OK)
 	{

@@ -260,6 +260,7 @@ typedef struct nv_searcher
 	_Atomic uint32_t state;     /* nv_searcher_state */
 	_Atomic bool uring;         /* its ring is an io_uring */
 	_Atomic uint64_t forgotten; /* forget requests it has served */
+	nv_error failure;           /* why it is FAILED */
 } nv_searcher;
 
 /* An insert thread's place in the engine. */
@@ -310,6 +311,7 @@ struct nv_engine
 	nv_inserter *inserters;
 	uint32_t n_inserters;
 	_Atomic uint32_t inserters_running;
+	_Atomic bool inserter_failed; /* one has no ring: that was said */
 	nv_places places;
 	pthread_mutex_t insert_lock; /* insert threads sleep on it */
 	pthread_cond_t insert_cond;

@@ -491,8 +491,10 @@ nv_inserter_main(void *arg)
 			NV_OK ||
 		nv_ring_create(method, 0, &t.linker.write_ring, &err) != NV_OK)
 	{
-		nv_log(NV_LOG_WARNING, "an insert thread could not start: %s",
-			   err.detail);
+		/* The others have the same reason. */
+		if (!atomic_exchange(&t.engine->inserter_failed, true))
+			nv_log(NV_LOG_WARNING, "an insert thread could not start: %s",
+				   err.detail);
 		atomic_fetch_sub(&t.engine->inserters_running, 1);
 		nv_ring_destroy(t.linker.ring);
 		return NULL;

@@ -587,16 +587,15 @@ nv_searcher_main(void *arg)
 	nv_engine *engine = self->engine;
 	searcher *s = nv_alloc(sizeof(*s));
 	uint32_t n = engine->config.interleave;
-	nv_error err;
 
 	nv_assert(n >= 1 && n <= MAX_INTERLEAVE);
 	/* io_uring wants a ring to be made by the thread that uses it. */
 	if (s == NULL || nv_ring_create((nv_io_method) engine->config.io_method,
 									(size_t) n * NV_SEARCH_BUFFER, &self->ring,
-									&err) != NV_OK)
+									&self->failure) != NV_OK)
 	{
-		nv_log(NV_LOG_WARNING, "a search thread could not start: %s",
-			   s == NULL ? "out of memory" : err.detail);
+		if (s == NULL)
+			(void) nv_fail(&self->failure, NV_ENOMEM, 0, "out of memory");
 		free(s);
 		atomic_store(&self->forgotten, UINT64_MAX);
 		atomic_store(&self->state, NV_SEARCHER_FAILED);

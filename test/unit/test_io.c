@@ -29,6 +29,7 @@
 #include <cmocka.h>
 
 #include "io_internal.h"
+#include "navis/engine.h"
 #include "util.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -1758,6 +1759,64 @@ tear_down(void **state)
 	return rmdir(work_dir);
 }
 
+/* --- an engine whose threads get no rings --- */
+
+#ifndef __SANITIZE_THREAD__
+
+/* A descriptor less with each engine: all, some, none of its threads start. */
+static int
+engines_short_of_descriptors(void)
+{
+	nv_config config;
+	nv_error err = {0};
+	bool started = false, partly = false;
+	struct rlimit limit;
+	int lowest = dup(0);
+
+	close(lowest);
+	nv_config_defaults(&config);
+	snprintf(config.directory, sizeof(config.directory), "%.900s/engines",
+			 work_dir);
+	config.io_method = NV_IO_URING;
+	config.cache_size = 0;
+	/* A limit can only be lowered: raising it again is what engines do. */
+	for (int more = 16; more >= 1; more--)
+	{
+		nv_local *local = nv_local_create();
+		nv_engine *engine;
+		nv_status status;
+
+		CHECK(local != NULL);
+		limit.rlim_cur = limit.rlim_max = (rlim_t) (lowest + more);
+		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+		atomic_store(&log_lines, 0);
+		status = nv_engine_start(&config, nv_local_port(local), &engine, &err);
+		if (status == NV_OK)
+		{
+			nv_engine_stop(engine, false, 0);
+			started = true;
+		}
+		partly |= atomic_load(&log_lines) > 0;
+		/* search, insert, calibrating, consolidating threads */
+		CHECK(atomic_load(&log_lines) <= (status == NV_OK ? 4 : 0));
+		CHECK(status == NV_OK || strstr(err.detail, "Too many open files") ||
+			  err.sys_errno == EMFILE);
+		nv_local_free(local);
+	}
+	CHECK(started && partly && err.status != NV_OK);
+	CHECK(nv_remove_tree(config.directory, NULL) == NV_OK);
+	return 0;
+}
+
+/* It says so once for each kind of thread; of none, the error says why. */
+static void
+test_threads_without_rings(void **state)
+{
+	NEEDS_URING();
+	in_child(engines_short_of_descriptors);
+}
+#endif
+
 int
 main(void)
 {
@@ -1800,6 +1859,9 @@ main(void)
 		cmocka_unit_test(test_no_statx),
 		cmocka_unit_test(test_linux_5_19),
 		cmocka_unit_test(test_linux_5_6),
+#ifndef __SANITIZE_THREAD__ /* which has no threads after a fork */
+		cmocka_unit_test(test_threads_without_rings),
+#endif
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
