@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "feed.h"
+#include "navis.h"
 
 /* A build waits so long for an engine that is starting. */
 #define NAVIS_START_WAIT 10000 /* ms */
@@ -65,12 +66,21 @@ navis_warn_no_engine(NavisEngineStatus status)
 			 errhint("%s", navis_engine_hint(status))));
 }
 
+/* The exact scan of so few rows takes no time worth speaking of. */
+static bool
+is_small(Relation index)
+{
+	return (uint64) RelationGetNumberOfBlocks(index) *
+			   navis_entries_per_page() <=
+		   2 * NV_MIN_GRAPH_ROWS;
+}
+
 void
 navis_warn_pending_full(Relation index)
 {
 	static bool warned = false;
 
-	if (warned)
+	if (warned || is_small(index))
 		return;
 	warned = true;
 	ereport(WARNING,

@@ -980,7 +980,7 @@ keep_pending_locked(run *r, nv_error *err)
 		/* It stays right without: the index is not usable then. */
 		if (status == NV_ELIMIT)
 		{
-			b->index->state = NV_INDEX_FULL;
+			nv_index_become_full(b->index, err->detail);
 			return NV_OK;
 		}
 	}
@@ -1006,6 +1006,9 @@ take_place(run *r, nv_error *err)
 	nv_index *index = r->b->index;
 	nv_status status;
 
+	if (r->body == NULL)
+		(void) nv_index_make_room(
+			index, r->b->n_entries * nv_pending_row_bytes(index->params.dim));
 	pthread_mutex_lock(&index->lock);
 	if (atomic_load(&r->b->cancelled))
 		status = nv_fail(err, NV_ECANCELLED, 0, "build cancelled");

@@ -143,6 +143,9 @@ nv_cursor_pending_step(nv_cursor *c, uint32_t *from, bool *more, nv_error *err)
 	c->n_pending += hits;
 	c->all_pending = c->n_pending;
 	c->pending_compared += hits;
+	if (!*more && atomic_load(&c->index->let_go) != c->let_go)
+		return nv_fail(err, NV_EUNUSABLE, 0,
+					   "unlinked rows gave way to those of other indexes");
 	if (!*more)
 		for (uint32_t i = c->n_pending / 2; i > 0; i--)
 			heap_down(c->pending, c->n_pending, i - 1);

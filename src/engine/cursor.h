@@ -36,6 +36,7 @@ struct nv_cursor
 	uint32_t n_pending, pending_room;
 	uint32_t all_pending;   /* with those given, which stand behind the heap */
 	uint64_t moves;         /* of the index, over before the comparison */
+	uint64_t let_go;        /* times the index had let its rows go by then */
 	bool knows_pending;     /* pending_set is filled */
 	nv_visited pending_set; /* elements that were unlinked rows */
 

@@ -200,7 +200,10 @@ struct nv_index
 	pthread_mutex_t load_lock;       /* serialises loading */
 	pthread_mutex_t checkpoint_lock; /* serialises checkpoints */
 	_Atomic uint64_t checkpointed_ns;
-	uint64_t no_graph_ns; /* when the state became NO_GRAPH last */
+	uint64_t no_graph_ns;     /* when the state became NO_GRAPH last */
+	uint64_t full_ns;         /* when it became FULL last */
+	_Atomic uint64_t used_ns; /* when a session searched or inserted last */
+	_Atomic uint64_t let_go;  /* times it gave up its unlinked rows */
 	nv_pending *pending;
 	/* Moves of rows from pending into a body: begun and over, see cursor.c. */
 	_Atomic uint64_t moves_begun, moves_over;
@@ -373,6 +376,28 @@ extern uint64_t nv_index_pending_limit(const nv_index *index);
  */
 extern void nv_index_leave_full(nv_index *index);
 extern void nv_index_set_lsn(nv_index *index, uint64_t lsn);
+
+/* --- small.c --- */
+
+/* A session searches or inserts. */
+extern void nv_index_used(nv_index *index);
+/*
+ * Of an index without a graph: lets others without one give up unlinked rows,
+ * those first that were used least recently, until so many bytes are free of
+ * what indexes without a graph may have.  False: they will not be, or the index
+ * has just had to give up its own.  No lock held.
+ */
+extern bool nv_index_make_room(nv_index *index, uint64_t bytes);
+/*
+ * It has not got all of its rows: scans are exact.  Without hope of a graph it
+ * gives up the others, too.  index->lock held.
+ */
+extern void nv_index_become_full(nv_index *index, const char *why);
+/* FULL, without unlinked rows: it takes none.  index->lock held. */
+extern bool nv_index_rests(const nv_index *index);
+/* It did so for long enough to ask for room again.  index->lock held. */
+extern bool nv_index_rested(const nv_index *index);
+
 /*
  * Takes an element out of the body there is, and out of what a running build
  * makes.  index->lock held.

@@ -33,6 +33,7 @@ index_new(nv_engine *engine, const nv_key *key)
 	index->state = NV_INDEX_OPENING;
 	index->next_generation = 1;
 	atomic_store(&index->checkpointed_ns, nv_now_ns());
+	nv_index_used(index);
 	pthread_mutex_init(&index->lock, NULL);
 	pthread_mutex_init(&index->load_lock, NULL);
 	pthread_mutex_init(&index->checkpoint_lock, NULL);
@@ -237,6 +238,7 @@ nv_index_checkpoint(nv_index *index, nv_error *err)
 	if (status == NV_OK)
 		status = nv_store_checkpoint(body->store, &hooks, err);
 	atomic_store(&index->checkpointed_ns, nv_now_ns());
+	nv_index_used(index);
 	nv_stats_checkpoint(index, status == NV_OK, nv_now_ns() - start);
 	pthread_mutex_unlock(&index->checkpoint_lock);
 	nv_body_put(body);
@@ -294,6 +296,9 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 		if (status != NV_OK)
 			return status;
 	}
+	if (nv_index_rests(index))
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "unlinked rows have just given way to others'");
 	note_replaced(index, &entry);
 	nv_pending_set_limit(index->pending, nv_index_pending_limit(index));
 	status = nv_pending_add(index->pending, &entry, vector, err);
@@ -303,13 +308,32 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 	if (status == NV_OK && in->unchanged && index->body != NULL &&
 		nv_equal_expect(index->body->equal, index->body->store, in->hash))
 		nv_pending_hurry(index->pending, &entry);
-	if (status == NV_ELIMIT || status == NV_ENOMEM)
+	return status;
+}
+
+/*
+ * Where there is no room for the row, others may make some; if they do not, the
+ * index does without its unlinked rows.
+ */
+static nv_status
+insert_or_give_up(nv_index *index, const nv_req_insert *in, const float *vector,
+				  nv_error *err)
+{
+	nv_status status;
+
+	pthread_mutex_lock(&index->lock);
+	status = insert_locked(index, in, vector, err);
+	if (status == NV_ELIMIT)
 	{
-		if (index->state != NV_INDEX_FULL)
-			nv_log(NV_LOG_INFO, "%s: %s; scans are exact", index->title,
-				   err->detail);
-		index->state = NV_INDEX_FULL;
+		pthread_mutex_unlock(&index->lock);
+		(void) nv_index_make_room(index,
+								  nv_pending_row_bytes(index->params.dim));
+		pthread_mutex_lock(&index->lock);
+		status = insert_locked(index, in, vector, err);
 	}
+	if (status == NV_ELIMIT || status == NV_ENOMEM)
+		nv_index_become_full(index, err->detail);
+	pthread_mutex_unlock(&index->lock);
 	return status;
 }
 
@@ -329,10 +353,9 @@ nv_request_insert(nv_engine *engine, nv_request *request)
 	{
 		/* Before it can be linked and so be part of a checkpoint. */
 		nv_index_set_lsn(index, request->u.insert.lsn);
-		pthread_mutex_lock(&index->lock);
-		status = insert_locked(index, &request->u.insert,
-							   (const float *) request->data, &err);
-		pthread_mutex_unlock(&index->lock);
+		nv_index_used(index);
+		status = insert_or_give_up(index, &request->u.insert,
+								   (const float *) request->data, &err);
 		if (status == NV_OK)
 			nv_insert_wake(engine);
 		nv_places_used(engine, index, request, status == NV_OK);

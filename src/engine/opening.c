@@ -190,16 +190,19 @@ nv_passes_confirm(nv_index *index, uint32_t element)
 			pass->confirmed[element / 64] |= UINT64_C(1) << (element % 64);
 }
 
+/* For a small index others may make room (small.c). */
 static uint64_t
 pending_room(nv_index *index)
 {
 	nv_engine *engine = index->engine;
 	uint64_t used = atomic_load(&engine->pending_bytes);
 	uint64_t limit = nv_index_pending_limit(index);
+	uint64_t rows = used >= limit ? 0
+								  : (limit - used) /
+										nv_pending_row_bytes(index->params.dim);
 
-	return used >= limit
-			   ? 0
-			   : (limit - used) / nv_pending_row_bytes(index->params.dim);
+	return index->body != NULL ? rows
+							   : NV_MAX(rows, (uint64_t) NV_MIN_GRAPH_ROWS);
 }
 
 static nv_status
@@ -221,6 +224,8 @@ open_index(nv_index *index, nv_req_open *open, const char *title, nv_error *err)
 		return status;
 
 	pthread_mutex_lock(&index->lock);
+	if (nv_index_rested(index))
+		nv_index_leave_full(index);
 	open->state = index->state;
 	open->has_graph = index->body != NULL;
 	open->pass = 0;

@@ -93,18 +93,42 @@ nv_pending_set_limit(nv_pending *p, uint64_t limit)
 	atomic_store(&p->limit, limit);
 }
 
+/* All rows, with all that grows with their number. */
+static void
+free_rows(nv_pending *p)
+{
+	atomic_fetch_sub(p->bytes_used,
+					 (uint64_t) p->n_live * nv_pending_row_bytes(p->dim));
+	for (uint32_t i = 0; i < MAX_CHUNKS && p->chunks[i] != NULL; i++)
+	{
+		free(p->chunks[i]);
+		p->chunks[i] = NULL;
+	}
+	free(p->free_slots);
+	free(p->table);
+}
+
+void
+nv_pending_clear(nv_pending *p)
+{
+	pthread_rwlock_wrlock(&p->lock);
+	free_rows(p);
+	p->free_slots = p->table = NULL;
+	p->n_slots = p->n_free = p->free_room = 0;
+	p->table_size = p->table_used = 0;
+	p->first = p->last = NO_SLOT;
+	atomic_store(&p->n_live, 0);
+	atomic_store(&p->waiting, 0);
+	pthread_rwlock_unlock(&p->lock);
+}
+
 void
 nv_pending_free(nv_pending *p)
 {
 	if (p == NULL)
 		return;
-	atomic_fetch_sub(p->bytes_used,
-					 (uint64_t) p->n_live * nv_pending_row_bytes(p->dim));
-	for (uint32_t i = 0; i < MAX_CHUNKS && p->chunks[i] != NULL; i++)
-		free(p->chunks[i]);
+	free_rows(p);
 	free(p->chunks);
-	free(p->free_slots);
-	free(p->table);
 	pthread_rwlock_destroy(&p->lock);
 	free(p);
 }

@@ -45,6 +45,8 @@ extern void nv_pending_give_back(nv_pending *p, const nv_journal_entry *entry);
 /* Rows that wait to be taken; a hint without the lock. */
 extern uint64_t nv_pending_waiting(const nv_pending *p);
 
+/* Lets go of all rows, and of their memory. */
+extern void nv_pending_clear(nv_pending *p);
 /* True if the row was there. */
 extern bool nv_pending_remove(nv_pending *p, uint32_t element,
 							  uint32_t generation);

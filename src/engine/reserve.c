@@ -116,13 +116,16 @@ nv_index_pending_limit(const nv_index *index)
 
 /*
  * With a graph rows that are handed over again are linked.  Half of what the
- * other indexes leave must be free, so that it is not done for a few.
+ * other indexes leave must be free, so that it is not done for a few.  Without
+ * one it is a matter of time (small.c).
  */
 void
 nv_index_leave_full(nv_index *index)
 {
 	uint64_t limit, others, own;
 
+	if (nv_index_rested(index))
+		index->state = NV_INDEX_OPENING;
 	if (index->state != NV_INDEX_FULL || index->body == NULL)
 		return;
 	limit = nv_index_pending_limit(index);

@@ -314,19 +314,25 @@ begin_search(nv_engine *engine, nv_request *request, nv_cursor **cursor,
 {
 	nv_index *index = nv_index_get(engine, &request->key, false);
 	nv_status status = NV_OK;
+	uint64_t let_go;
 	uint32_t state;
 
 	if (index == NULL)
 		return nv_fail(err, NV_ENOENT, 0, "index is not open");
+	nv_index_used(index);
 	pthread_mutex_lock(&index->lock);
 	state = index->state;
+	let_go = atomic_load(&index->let_go);
 	pthread_mutex_unlock(&index->lock);
 	if (state != NV_INDEX_READY)
 		status = nv_fail(err, NV_EUNUSABLE, 0, "index is in state %u", state);
 	else
 		status = nv_cursor_create(index, request, cursor, err);
 	if (status == NV_OK)
+	{
+		(*cursor)->let_go = let_go;
 		nv_count(&index->work.searches, 1);
+	}
 	nv_index_put(index);
 	return status;
 }

@@ -536,6 +536,206 @@ test_young_builds(void **state)
 	pthread_join(thread, NULL);
 }
 
+/* --- small indexes share pending_memory --- */
+
+#define SMALL 300 /* rows; three and a half such indexes fit */
+
+/* The fixture turns to another index. */
+static void
+turn_to(fixture *f, int number)
+{
+	f->key.identity[0] = (uint8_t) number;
+}
+
+/* Makes a rest end at once. */
+static void
+end_rest(fixture *f)
+{
+	nv_index *index = nv_index_get(f->engine, &f->key, false);
+
+	pthread_mutex_lock(&index->lock);
+	index->full_ns = 0;
+	pthread_mutex_unlock(&index->lock);
+	nv_index_put(index);
+}
+
+/* What a backend does before it searches; the state afterwards. */
+static uint32_t
+open_small(fixture *f, int number, uint32_t rows)
+{
+	nv_req_open *open;
+	uint64_t pass;
+
+	turn_to(f, number);
+	open = &begin(f, NV_REQ_OPEN)->u.open;
+	open->params = f->params;
+	assert_int_equal(call(f), NV_OK);
+	assert_true(open->room >= NV_MIN_GRAPH_ROWS);
+	pass = open->pass;
+	if (pass == 0)
+		return open->state;
+	for (uint32_t e = 0; e < rows; e++)
+		if (insert(f, e, 1) == NV_ELIMIT)
+			break;
+	begin(f, NV_REQ_OPENED)->u.opened.pass = pass;
+	f->r->u.opened.complete = 1;
+	assert_int_equal(call(f), NV_OK);
+	return f->r->u.opened.state;
+}
+
+static void
+expect_small(fixture *f, int number, nv_index_state state, uint32_t rows)
+{
+	turn_to(f, number);
+	assert_int_equal(info(f)->state, state);
+	assert_int_equal(f->r->u.info.pending_rows, rows);
+}
+
+static void
+search_small(fixture *f, int number, nv_status expected)
+{
+	turn_to(f, number);
+	assert_int_equal(search(f, f->rows, 10, 40), expected);
+}
+
+static void
+restart_narrow(fixture *f)
+{
+	uint64_t index = SMALL * nv_pending_row_bytes(DIM);
+
+	stop_engine(f, false);
+	f->config.pending_memory = index * 7 / 2 * 8 / 7;
+	start_engine(f);
+}
+
+/* The one that was used least recently lets go, rests, and comes back. */
+static void
+test_small_take_turns(void **state)
+{
+	fixture *f = *state;
+
+	restart_narrow(f);
+	for (int i = 1; i <= 3; i++)
+		assert_int_equal(open_small(f, i, SMALL), NV_INDEX_READY);
+	search_small(f, 1, NV_OK);
+	assert_int_equal(open_small(f, 4, SMALL), NV_INDEX_READY);
+	expect_small(f, 1, NV_INDEX_READY, SMALL);
+	expect_small(f, 2, NV_INDEX_FULL, 0);
+	expect_small(f, 3, NV_INDEX_READY, SMALL);
+	expect_small(f, 4, NV_INDEX_READY, SMALL);
+	/* It is at rest: neither opened nor inserted into. */
+	search_small(f, 2, NV_EUNUSABLE);
+	assert_int_equal(open_small(f, 2, SMALL), NV_INDEX_FULL);
+	assert_int_equal(insert(f, SMALL, 1), NV_ELIMIT);
+	expect_small(f, 3, NV_INDEX_READY, SMALL);
+	turn_to(f, 2);
+	end_rest(f);
+	assert_int_equal(open_small(f, 2, SMALL), NV_INDEX_READY);
+	search_small(f, 2, NV_OK);
+	assert_true(((nv_hit *) f->r->data)[0].element == 0);
+	expect_small(f, 3, NV_INDEX_FULL, 0);
+	expect_small(f, 1, NV_INDEX_READY, SMALL);
+}
+
+/* Rows that will have a graph stay; who gets no room keeps nothing. */
+static void
+test_small_beside_growing(void **state)
+{
+	fixture *f = *state;
+
+	restart_narrow(f);
+	for (int i = 1; i <= 3; i++)
+		assert_int_equal(open_small(f, i, SMALL), NV_INDEX_READY);
+	assert_int_equal(open_small(f, 4, NV_MIN_GRAPH_ROWS), NV_INDEX_READY);
+	for (int i = 1; i <= 3; i++)
+		expect_small(f, i, NV_INDEX_FULL, 0);
+	assert_int_equal(open_small(f, 5, SMALL), NV_INDEX_FULL);
+	expect_small(f, 5, NV_INDEX_FULL, 0);
+	expect_small(f, 4, NV_INDEX_READY, NV_MIN_GRAPH_ROWS);
+	/* A build of so few rows keeps them, or it does not. */
+	turn_to(f, 6);
+	f->n = SMALL;
+	build_all(f);
+	expect_small(f, 6, NV_INDEX_FULL, 0);
+	turn_to(f, 4);
+	begin(f, NV_REQ_DROP);
+	assert_int_equal(call(f), NV_OK);
+	for (int i = 7; i <= 10; i++)
+	{
+		turn_to(f, i);
+		build_all(f);
+		expect_small(f, i, NV_INDEX_READY, SMALL);
+	}
+	expect_small(f, 7, NV_INDEX_FULL, 0);
+}
+
+typedef struct rival
+{
+	fixture f;
+	_Atomic bool stop;
+} rival;
+
+/* Opens others, as if the first one were used least. */
+static void *
+open_others(void *arg)
+{
+	rival *r = arg;
+
+	for (int i = 0; !atomic_load(&r->stop); i++)
+	{
+		int number = 2 + i % 5;
+		nv_index *index;
+
+		turn_to(&r->f, number);
+		if (i >= 5)
+			end_rest(&r->f);
+		(void) open_small(&r->f, number, SMALL);
+		index = nv_index_get(r->f.engine, &r->f.key, false);
+		atomic_store(&index->used_ns, UINT64_MAX - 1);
+		nv_index_put(index);
+	}
+	return NULL;
+}
+
+/* A search has all rows, or says that it has not. */
+static void
+test_small_searched(void **state)
+{
+	fixture *f = *state;
+	uint32_t answered = 0, refused = 0, wrong = 0;
+	pthread_t thread;
+	rival r = {0};
+
+	restart_narrow(f);
+	assert_int_equal(open_small(f, 1, SMALL), NV_INDEX_READY);
+	r.f = fork_fixture(f, 2);
+	assert_int_equal(pthread_create(&thread, NULL, open_others, &r), 0);
+	for (int i = 0; i < 20000 && (answered < 300 || refused < 30); i++)
+	{
+		uint32_t e = (uint32_t) i % SMALL;
+		nv_status status;
+
+		turn_to(f, 1);
+		status = search(f, f->rows + (size_t) e * DIM, SMALL, 40);
+		if (status == NV_OK)
+		{
+			wrong += f->r->u.search.n != SMALL ||
+					 ((nv_hit *) f->r->data)[0].distance != 0;
+			answered++;
+			continue;
+		}
+		wrong += status != NV_EUNUSABLE;
+		refused++;
+		end_rest(f);
+		(void) open_small(f, 1, SMALL);
+	}
+	atomic_store(&r.stop, true);
+	pthread_join(thread, NULL);
+	free(r.f.r);
+	assert_int_equal(wrong, 0);
+	assert_true(answered >= 300 && refused >= 30);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -558,6 +758,9 @@ main(void)
 		TEST(test_equal_rows),
 		TEST(test_memory_limits),
 		TEST(test_pending_limit),
+		TEST(test_small_take_turns),
+		TEST(test_small_beside_growing),
+		TEST(test_small_searched),
 		TEST(test_cancel),
 		TEST(test_young_builds),
 		TEST(test_cursors),
