@@ -26,17 +26,20 @@
  * Settings, with the reference's defaults:
  *	--search-L 40, --insert-L 100, --mem-L 10, --beam-width 4
  *	--search-threads 22, --insert-threads 10; --clients (search threads)
- *	--cache-gb 16, --cache-window 0.10, --cache-promote 2
- *	--cache-promote-search 16
+ *	--cache-gb 16, --cache-window 0.10, --cache-promote 4
+ *	--cache-promote-search 1 (cache.h tells what they mean)
  *	--warmup-queries 1000, --casr-percentile-search 100,
  *	--casr-percentile-insert 90, --casr-percentile (both)
  *	-K 10, -t float
  * The metric and the entrance graph's ratio and degree are the index's.
  *
  * Ablations: --load-all, --fixed-stages, --from-medoid, --single-lists,
- * --plain-lru, --static-entrance.
+ * --static-entrance, --cache-policy navis|reference|lru (--plain-lru), of which
+ * the second comes with the reference's --cache-promote 2 and
+ * --cache-promote-search 16.
  *
  * --json FILE appends a line for everything measured, --label TEXT marks them.
+ * --cache-trace FILE records what the page cache is asked for (navis_cache).
  *
  * Source: navis-system.txt, navis_bench.
  */
@@ -44,12 +47,13 @@
 #include <unistd.h>
 
 #include "blas.h"
+#include "cache_trace.h"
 #include "io.h"
 #include "moving.h"
 
 typedef struct options
 {
-	const char *dir, *queries, *truth, *data, *json, *label, *shadow;
+	const char *dir, *queries, *truth, *data, *json, *label, *shadow, *trace;
 	pass_options pass;
 	moving_options moving;
 	uint32_t warmup_passes, passes, clients;
@@ -174,6 +178,8 @@ run(tool *t, options *o)
 		t->config.insert_threads = 0;
 	tool_read_head(t, o->dir);
 	dir = working_dir(o);
+	if (o->trace != NULL)
+		trace_begin(o->trace);
 	tool_start(t, dir);
 	tool_open(t, dir);
 	pass_setup_init(&setup, t, queries, &o->pass);
@@ -186,6 +192,7 @@ run(tool *t, options *o)
 		moving_run(t, &setup, data, &o->moving, j);
 	}
 	tool_stop(t, false);
+	trace_end();
 	pass_setup_free(&setup);
 	if (o->moving.batches > 0 && !o->keep_shadow)
 		tool_remove(dir);
@@ -231,10 +238,12 @@ enum
 	FIXED_STAGES,
 	FROM_MEDOID,
 	SINGLE_LISTS,
+	CACHE_POLICY,
 	PLAIN_LRU,
 	STATIC_ENTRANCE,
 	JSON,
-	LABEL
+	LABEL,
+	CACHE_TRACE
 };
 
 static const struct option known[] = {
@@ -271,10 +280,12 @@ static const struct option known[] = {
 	{"fixed-stages", 0, NULL, FIXED_STAGES},
 	{"from-medoid", 0, NULL, FROM_MEDOID},
 	{"single-lists", 0, NULL, SINGLE_LISTS},
+	{"cache-policy", 1, NULL, CACHE_POLICY},
 	{"plain-lru", 0, NULL, PLAIN_LRU},
 	{"static-entrance", 0, NULL, STATIC_ENTRANCE},
 	{"json", 1, NULL, JSON},
 	{"label", 1, NULL, LABEL},
+	{"cache-trace", 1, NULL, CACHE_TRACE},
 	{NULL, 0, NULL, 0}};
 
 static bool
@@ -320,6 +331,18 @@ parse_workload(options *o, int c)
 	}
 }
 
+/* Hits to promote mean something else for the reference's policy. */
+static void
+set_policy(nv_config *e, nv_cache_policy policy)
+{
+	e->cache_policy = policy;
+	if (policy == NV_CACHE_REFERENCE)
+	{
+		e->cache_promote = NV_CACHE_REFERENCE_PROMOTE;
+		e->cache_promote_search = NV_CACHE_REFERENCE_PROMOTE_SEARCH;
+	}
+}
+
 static bool
 parse_engine(nv_config *e, int c)
 {
@@ -354,8 +377,11 @@ parse_engine(nv_config *e, int c)
 		case WARMUP_QUERIES:
 			e->casr_warmup = bench_count_option("--warmup-queries", 1, 10000);
 			return true;
+		case CACHE_POLICY:
+			set_policy(e, bench_parse_policy(optarg));
+			return true;
 		case PLAIN_LRU:
-			e->cache_plain_lru = true;
+			set_policy(e, NV_CACHE_LRU);
 			return true;
 		case STATIC_ENTRANCE:
 			e->entrance_static = true;
@@ -453,6 +479,9 @@ parse_other(options *o, int c)
 			break;
 		case LABEL:
 			o->label = optarg;
+			break;
+		case CACHE_TRACE:
+			o->trace = optarg;
 			break;
 		default:
 			exit(2);

@@ -399,9 +399,9 @@ simulate(const simulation *s, const layout *l, const traces *t, uint32_t share,
 {
 	nv_cache_params params = {.bytes = packed_pages * NV_PAGE / 100 * share,
 							  .window = 0.10,
-							  .promote = 2,
-							  .promote_search = 16,
-							  .plain_lru = lru,
+							  .promote = 4,
+							  .promote_search = 1,
+							  .policy = lru ? NV_CACHE_LRU : NV_CACHE_WORTH,
 							  .partitions = 1};
 	uint32_t *seen = need(nv_alloc_array(l->pages, sizeof(*seen)));
 	counts warm = {0}, count = {0};

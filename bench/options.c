@@ -37,6 +37,18 @@ bench_parse_type(const char *text)
 	return element;
 }
 
+nv_cache_policy
+bench_parse_policy(const char *text)
+{
+	if (strcmp(text, "navis") == 0)
+		return NV_CACHE_WORTH;
+	if (strcmp(text, "reference") == 0)
+		return NV_CACHE_REFERENCE;
+	if (strcmp(text, "lru") != 0)
+		bench_die("--cache-policy", "navis, reference or lru expected");
+	return NV_CACHE_LRU;
+}
+
 uint32_t
 bench_processors(void)
 {

@@ -7,6 +7,7 @@
 #define NAVIS_BENCH_OPTIONS_H
 
 #include "arguments.h"
+#include "cache.h"
 #include "navis/distance.h"
 #include "vectors.h"
 
@@ -15,6 +16,8 @@ extern void bench_check(nv_status status, const nv_error *err);
 
 extern nv_metric bench_parse_metric(const char *text);
 extern bench_element bench_parse_type(const char *text);
+/* navis, reference or lru. */
+extern nv_cache_policy bench_parse_policy(const char *text);
 
 extern uint32_t bench_processors(void);
 /* 75 % of physical memory: the reference's default budget. */

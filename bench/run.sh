@@ -244,7 +244,7 @@ limited_engine() {
 ablation() { bench "$1" --num-batches 0 --warmup-queries 200 "${@:2}"; }
 
 ablations_part() {
-	local edges switch w
+	local switch w
 	title "ablations"
 	built index "$work/base.fbin"
 	# Without a cache every page looked at is a read.
@@ -265,16 +265,30 @@ ablations_part() {
 	for w in 1 2 4 8 16; do
 		ablation "beam-$w" -g "$work/gt" --cache-gb 0 --beam-width $w 40 100
 	done
-	edges=$(find "$work/index" -name edges -exec stat -c %s {} +)
-	for switch in "" --plain-lru; do
-		bench "cache-${switch:---navis}" -g "$work/gt" "${moving[@]}" \
-			--cache-gb "$(gb_of $((edges / 4)))" $switch
-	done
+	cache_ablation
 	drift_ablation
 	say "$(date +%T)   layouts"
 	ran "$bin/navis_layout" -i "$work/index" -q "$query" --insert-data "$data" \
 		--rows $((batches * batch)) --cache-shares 2,5,10,25 \
 		--json "$out/engine.jsonl"
+}
+
+# Three policies at work, and, from a record of what the first one was asked for,
+# at other sizes (not of the large run: the record would be).
+cache_ablation() {
+	local edges policy trace=()
+	edges=$(find "$work/index" -name edges -exec stat -c %s {} +)
+	[ "$size" = large ] || trace=(--cache-trace "$work/lookups.trace")
+	for policy in navis reference lru; do
+		bench "cache-$policy" -g "$work/gt" "${moving[@]}" \
+			--cache-gb "$(gb_of $((edges / 4)))" --cache-policy $policy \
+			"${trace[@]}"
+		trace=()
+	done
+	[ "$size" = large ] || ran "$bin/navis_cache" "$work/lookups.trace" \
+		--file-pages $((edges / 4096)) --shares 5,10,25,50 \
+		--json "$out/engine.jsonl"
+	rm -f "$work/lookups.trace"
 }
 
 # New rows from regions that the base lacks; every batch adds a tenth of it.

@@ -58,7 +58,7 @@ typedef struct nv_config
 	uint32_t insert_list_size;     /* |E_pos| */
 	uint32_t insert_queue_size;    /* rows not linked yet, of an index; >= 1 */
 	double casr_percentile_insert; /* 1 .. 100 */
-	bool cache_plain_lru;          /* one LRU list (benchmark) */
+	uint32_t cache_policy;         /* nv_cache_policy (benchmark) */
 	bool entrance_static;          /* no promotion (benchmark) */
 	uint64_t build_memory;  /* bytes, for rebuilds by the engine itself */
 	uint32_t build_threads; /* of these; 0: one for each processor */

@@ -5,9 +5,15 @@
  * A page belongs to the partition its key hashes to.  A partition has a latch,
  * a fixed number of page frames, a chained hash table over them, and four
  * lists: the window (most recently used first), the frozen region (latest
- * promoted first) and the free frames.  Everything below a partition is
- * guarded by its latch; latches are held for one copy of 4 KiB at most (longer
- * only in nv_cache_forget) and never two at a time.
+ * promoted first), spare pages and the free frames.  Everything below a
+ * partition is guarded by its latch; latches are held for one copy of 4 KiB at
+ * most (longer only in nv_cache_forget) and never two at a time.
+ *
+ * Worth is kept as a logarithm, in 1/256 of a half-life: with s lookups' worth
+ * at the time t it is t / half-life + log2(s), which need not be touched while
+ * time goes on and compares as s does.  Time is counted in lookups of the
+ * partition.  Evicting looks at the next SAMPLE frames of the frozen region
+ * behind a hand that goes round, and takes the one that is worth least.
  *
  * Frames that no edge page takes hold spare pages: pages of vectors, least
  * recently used first to go, and before any edge page.
@@ -21,7 +27,7 @@
  * the present one is dropped.  Two pages of one stripe can only cause a fill
  * too many to be dropped, never a stale one to be taken.
  *
- * Source: navis-system.txt, "NAVIS-Cache"; design, section 4.
+ * Source: navis-system.txt, "NAVIS-Cache"; design, section 4; cache.h.
  */
 #include "cache.h"
 
@@ -39,6 +45,19 @@
 /* Where edge pages leave less than this part, spare pages are not worth it. */
 #define SPARE_SHARE 8
 
+/*
+ * The window has room for the pages that a few insertions have in hand, which
+ * ask for them again when they link.
+ */
+#define MIN_WINDOW 128 /* pages, of all partitions */
+#define HALF_LIFE 4    /* lookups for each frame */
+#define SAMPLE 8       /* frames looked at to evict one */
+#define REMEMBERED 2   /* places for the worth of pages gone, for each frame */
+#define WORTH_UNIT 256 /* a half-life */
+#define WORTH_BEGIN (UINT64_C(1) << 20) /* so that no worth is below 0 */
+#define GAIN_STEP 16                    /* of differences, in nv_cache.gain */
+#define GAINS 176 /* from there on a lookup adds nothing any more */
+
 typedef enum region
 {
 	FREE,
@@ -52,12 +71,19 @@ typedef enum region
 typedef struct frame
 {
 	uint64_t page;
+	uint64_t worth;
 	uint32_t file;
 	uint32_t chain;      /* next frame of the same hash bucket */
 	uint32_t prev, next; /* in the list of its region */
 	uint32_t region;
-	uint32_t hits[NV_CACHE_USERS]; /* in the window, by nv_cache_user */
+	uint32_t hits[2]; /* in the window, by search and by insertion */
 } frame;
+
+/* The worth of a page that is not there any more: its low bits. */
+typedef struct memory
+{
+	uint32_t tag, worth; /* tag 0: none */
+} memory;
 
 typedef struct list
 {
@@ -72,6 +98,10 @@ typedef struct partition
 	frame *frames;
 	uint32_t *buckets; /* first frame of each chain; as many as frames */
 	uint64_t *writes;  /* stripes */
+	memory *gone;      /* REMEMBERED for each frame */
+	uint32_t hand;     /* frame last looked at to evict one */
+	uint64_t now;      /* time in half-lives, as worth is */
+	uint64_t fraction; /* of it, less than half_life */
 	uint8_t *pages;
 	nv_cache_stats stats;        /* counters only */
 	_Atomic uint32_t edge_pages; /* in the window or frozen */
@@ -79,11 +109,15 @@ typedef struct partition
 
 struct nv_cache
 {
+	nv_cache_policy policy;
 	uint32_t n_partitions;
 	uint32_t n_frames;   /* a partition */
 	uint32_t max_frozen; /* a partition */
 	uint32_t n_stripes;  /* a partition */
-	uint32_t threshold[NV_CACHE_USERS];
+	uint64_t half_life;  /* lookups of a partition, in WORTH_UNIT */
+	/* what search and insertion need to promote, or how little they count */
+	uint32_t threshold[2], lightness[2];
+	uint16_t gain[GAINS]; /* log2(1 + 2^-x), x in steps of GAIN_STEP */
 	uint64_t bookkeeping; /* bytes */
 	uint8_t *pages;       /* of all partitions, one mapping */
 	partition *partitions;
@@ -93,7 +127,7 @@ struct nv_cache
 typedef struct place
 {
 	partition *part;
-	uint32_t bucket, stripe;
+	uint32_t bucket, stripe, gone, tag;
 } place;
 
 /* Uniform in 0 .. n - 1 from 32 random bits. */
@@ -113,6 +147,8 @@ find_place(const nv_cache *cache, uint32_t file, uint64_t page)
 	p.part = &cache->partitions[reduce((uint32_t) more, cache->n_partitions)];
 	p.bucket = reduce((uint32_t) hash, cache->n_frames);
 	p.stripe = reduce((uint32_t) (hash >> 32), cache->n_stripes);
+	p.gone = reduce((uint32_t) (more >> 32), cache->n_frames * REMEMBERED);
+	p.tag = (uint32_t) hash | 1;
 	return p;
 }
 
@@ -188,10 +224,123 @@ release_frame(const nv_cache *cache, partition *part, uint32_t i)
 	list_push(part, i, FREE);
 }
 
-/*
- * A free frame that is in no list; evicts a spare page, or else one of the
- * window, if need be.
- */
+/* --- Worth --- */
+
+/* A lookup that counts goes by. */
+static void
+pass_time(const nv_cache *cache, partition *part)
+{
+	for (part->fraction += WORTH_UNIT; part->fraction >= cache->half_life;
+		 part->fraction -= cache->half_life)
+		part->now++;
+}
+
+/* The worth of one lookup. */
+static inline uint64_t
+worth_of_one(const nv_cache *cache, const partition *part, nv_cache_user user)
+{
+	return part->now - cache->lightness[user];
+}
+
+/* Logarithms of two numbers to that of their sum. */
+static uint64_t
+sum_of(const nv_cache *cache, uint64_t a, uint64_t b)
+{
+	uint64_t high = NV_MAX(a, b), step = (high - NV_MIN(a, b)) / GAIN_STEP;
+
+	return high + (step < GAINS ? cache->gain[step] : 0);
+}
+
+/* Of a page that is not there; false: not known. */
+static bool
+recall(const place *p, uint64_t *worth)
+{
+	const memory *m = &p->part->gone[p->gone];
+
+	if (m->tag != p->tag)
+		return false;
+	/* It differs from now by much less than 2^31 either way. */
+	*worth =
+		p->part->now +
+		(uint64_t) (int64_t) (int32_t) (m->worth - (uint32_t) p->part->now);
+	return true;
+}
+
+static void
+remember(const place *p, uint64_t worth)
+{
+	p->part->gone[p->gone] = (memory){p->tag, (uint32_t) worth};
+}
+
+/* A lookup that did not find the page. */
+static void
+count_miss(const nv_cache *cache, const place *p, nv_cache_user user)
+{
+	uint64_t worth, one;
+
+	if (cache->policy != NV_CACHE_WORTH || user == NV_CACHE_PASSING)
+		return;
+	pass_time(cache, p->part);
+	one = worth_of_one(cache, p->part, user);
+	remember(p, recall(p, &worth) ? sum_of(cache, worth, one) : one);
+}
+
+/* --- Policy --- */
+
+static void
+evict(const nv_cache *cache, partition *part, uint32_t i)
+{
+	frame *f = &part->frames[i];
+
+	if (cache->policy == NV_CACHE_WORTH && f->region != SPARE)
+	{
+		place p = find_place(cache, f->file, f->page);
+
+		remember(&p, f->worth);
+	}
+	release_frame(cache, part, i);
+	part->stats.evictions++;
+}
+
+static bool
+has_free_frame(const nv_cache *cache, const partition *part)
+{
+	return part->lists[FREE].count > 0 || part->unused < cache->n_frames ||
+		   part->lists[SPARE].count > 0;
+}
+
+/* Of the next few frozen pages; there is one at least. */
+static uint32_t
+least_worth(const nv_cache *cache, partition *part)
+{
+	uint32_t least = NONE, left = NV_MIN(part->lists[FROZEN].count, SAMPLE);
+
+	while (left > 0)
+	{
+		const frame *f;
+
+		part->hand = part->hand + 1 < cache->n_frames ? part->hand + 1 : 0;
+		f = &part->frames[part->hand];
+		if (f->region != FROZEN)
+			continue;
+		if (least == NONE || f->worth < part->frames[least].worth)
+			least = part->hand;
+		left--;
+	}
+	return least;
+}
+
+/* The page that goes when there is neither a free frame nor a spare page. */
+static uint32_t
+choose_victim(const nv_cache *cache, partition *part)
+{
+	/* Only with this policy the frozen region may have all frames. */
+	if (cache->policy == NV_CACHE_WORTH && part->lists[FROZEN].count > 0)
+		return least_worth(cache, part);
+	return part->lists[WINDOW].tail;
+}
+
+/* A free frame that is in no list. */
 static uint32_t
 take_frame(const nv_cache *cache, partition *part)
 {
@@ -200,13 +349,9 @@ take_frame(const nv_cache *cache, partition *part)
 	if (part->lists[FREE].count == 0 && part->unused < cache->n_frames)
 		return part->unused++;
 	if (part->lists[FREE].count == 0)
-	{
-		/* The frozen region never has all frames. */
-		region from = part->lists[SPARE].count > 0 ? SPARE : WINDOW;
-
-		release_frame(cache, part, part->lists[from].tail);
-		part->stats.evictions++;
-	}
+		evict(cache, part,
+			  part->lists[SPARE].count > 0 ? part->lists[SPARE].tail
+										   : choose_victim(cache, part));
 	i = part->lists[FREE].head;
 	list_remove(part, i);
 	return i;
@@ -216,14 +361,51 @@ take_frame(const nv_cache *cache, partition *part)
 static void
 promote(const nv_cache *cache, partition *part, uint32_t i)
 {
-	if (part->lists[FROZEN].count >= cache->max_frozen)
-	{
-		release_frame(cache, part, part->lists[FROZEN].tail);
-		part->stats.evictions++;
-	}
+	if (cache->policy == NV_CACHE_REFERENCE &&
+		part->lists[FROZEN].count >= cache->max_frozen)
+		evict(cache, part, part->lists[FROZEN].tail);
 	list_remove(part, i);
 	list_push(part, i, FROZEN);
 	part->stats.promotions++;
+}
+
+/* A page is about to enter the window: where it is full, its oldest one goes
+ * on to the frozen region or out. */
+static void
+make_way(const nv_cache *cache, partition *part)
+{
+	uint32_t oldest = part->lists[WINDOW].tail, least;
+
+	if (part->lists[WINDOW].count < cache->n_frames - cache->max_frozen)
+		return;
+	if (has_free_frame(cache, part))
+	{
+		if (cache->max_frozen > 0)
+			promote(cache, part, oldest);
+		return;
+	}
+	if (part->lists[FROZEN].count == 0)
+		return;
+	least = least_worth(cache, part);
+	if (part->frames[oldest].worth < part->frames[least].worth)
+		evict(cache, part, oldest);
+	else
+	{
+		evict(cache, part, least);
+		promote(cache, part, oldest);
+	}
+}
+
+/* A hit in the window; true: it promotes the page. */
+static bool
+count_hit(const nv_cache *cache, frame *f, nv_cache_user user)
+{
+	uint32_t by = user == NV_CACHE_SEARCH ? NV_CACHE_SEARCH : NV_CACHE_INSERT;
+
+	if (f->hits[by] < UINT32_MAX)
+		f->hits[by]++;
+	return cache->policy == NV_CACHE_REFERENCE && cache->max_frozen > 0 &&
+		   f->hits[by] >= cache->threshold[by];
 }
 
 /* The replacement policy's side of a hit. */
@@ -232,11 +414,16 @@ touch(const nv_cache *cache, partition *part, uint32_t i, nv_cache_user user)
 {
 	frame *f = &part->frames[i];
 
+	if (cache->policy == NV_CACHE_WORTH)
+	{
+		if (user == NV_CACHE_PASSING)
+			return;
+		pass_time(cache, part);
+		f->worth = sum_of(cache, f->worth, worth_of_one(cache, part, user));
+	}
 	if (f->region == FROZEN)
 		return;
-	if (f->hits[user] < UINT32_MAX)
-		f->hits[user]++;
-	if (cache->max_frozen > 0 && f->hits[user] >= cache->threshold[user])
+	if (count_hit(cache, f, user))
 		promote(cache, part, i);
 	else
 	{
@@ -268,7 +455,10 @@ nv_cache_get(nv_cache *cache, uint32_t file, uint64_t page, nv_cache_user user,
 		touch(cache, p.part, i, user);
 	}
 	else
+	{
+		count_miss(cache, &p, user);
 		*ticket = p.part->writes[p.stripe];
+	}
 	pthread_mutex_unlock(&p.part->latch);
 	return i != NONE;
 }
@@ -279,10 +469,16 @@ enter(const nv_cache *cache, const place *p, uint32_t file, uint64_t page,
 	  const uint8_t *bytes, region to)
 {
 	partition *part = p->part;
-	uint32_t i = take_frame(cache, part);
-	frame *f = &part->frames[i];
+	uint32_t i;
+	frame *f;
 
+	if (cache->policy == NV_CACHE_WORTH && to == WINDOW)
+		make_way(cache, part);
+	i = take_frame(cache, part);
+	f = &part->frames[i];
 	memset(f, 0, sizeof(*f));
+	if (cache->policy == NV_CACHE_WORTH && !recall(p, &f->worth))
+		f->worth = worth_of_one(cache, part, NV_CACHE_INSERT);
 	f->file = file;
 	f->page = page;
 	f->chain = part->buckets[p->bucket];
@@ -378,9 +574,7 @@ nv_cache_fill_spare(nv_cache *cache, uint32_t file, uint64_t page,
 	pthread_mutex_lock(&part->latch);
 	if (part->writes[p.stripe] != ticket)
 		part->stats.dropped_fills++;
-	else if (find_frame(&p, file, page) == NONE &&
-			 (part->lists[FREE].count > 0 || part->unused < cache->n_frames ||
-			  part->lists[SPARE].count > 0))
+	else if (find_frame(&p, file, page) == NONE && has_free_frame(cache, part))
 		enter(cache, &p, file, page, bytes, SPARE);
 	pthread_mutex_unlock(&part->latch);
 }
@@ -471,7 +665,8 @@ bookkeeping_bytes(uint32_t partitions, uint64_t frames)
 {
 	return array_bytes(1, sizeof(nv_cache)) +
 		   array_bytes(partitions, sizeof(partition)) +
-		   partitions * (array_bytes(frames, sizeof(frame)) +
+		   partitions * (array_bytes(frames * REMEMBERED, sizeof(memory)) +
+						 array_bytes(frames, sizeof(frame)) +
 						 array_bytes(frames, sizeof(uint32_t)) +
 						 array_bytes(frames + MIN_STRIPES, sizeof(uint64_t)));
 }
@@ -480,11 +675,11 @@ bookkeeping_bytes(uint32_t partitions, uint64_t frames)
 static uint32_t
 frames_that_fit(uint64_t bytes, uint32_t partitions)
 {
-	const uint64_t each =
-		NV_PAGE + sizeof(frame) + sizeof(uint32_t) + sizeof(uint64_t);
+	const uint64_t each = NV_PAGE + sizeof(frame) + sizeof(uint32_t) +
+						  sizeof(uint64_t) + REMEMBERED * sizeof(memory);
 	uint64_t frames = bytes / partitions / each;
 
-	frames = NV_MIN(frames, UINT32_MAX / 2);
+	frames = NV_MIN(frames, UINT32_MAX / 2 / REMEMBERED);
 	while (frames > 0 && bookkeeping_bytes(partitions, frames) +
 								 frames * partitions * NV_PAGE >
 							 bytes)
@@ -505,12 +700,15 @@ choose_partitions(uint64_t bytes)
 
 /* Pages of the frozen region; the window keeps one at least. */
 static uint32_t
-frozen_share(const nv_cache_params *params, uint32_t frames)
+frozen_share(const nv_cache_params *params, uint32_t partitions,
+			 uint32_t frames)
 {
 	double window = round(params->window * frames);
 
-	if (params->plain_lru || frames == 0)
+	if (params->policy == NV_CACHE_LRU || frames == 0)
 		return 0;
+	if (params->policy == NV_CACHE_WORTH)
+		window = NV_MAX(window, MIN_WINDOW / partitions);
 	window = NV_MIN(NV_MAX(window, 1), frames);
 	return frames - (uint32_t) window;
 }
@@ -526,6 +724,9 @@ check_params(const nv_cache_params *params, nv_error *err)
 		return nv_fail(err, NV_EINVAL, 0,
 					   "hits to promote are %u and %u, expected at least 1",
 					   params->promote, params->promote_search);
+	if (params->policy >= NV_CACHE_POLICIES)
+		return nv_fail(err, NV_EINVAL, 0, "no cache policy has number %u",
+					   (unsigned) params->policy);
 	return NV_OK;
 }
 
@@ -538,7 +739,11 @@ init_partition(const nv_cache *cache, partition *part, uint8_t *pages)
 	part->frames = nv_alloc_array(cache->n_frames, sizeof(frame));
 	part->buckets = nv_alloc_array(cache->n_frames, sizeof(uint32_t));
 	part->writes = nv_alloc_array(cache->n_stripes, sizeof(uint64_t));
-	if (part->frames == NULL || part->buckets == NULL || part->writes == NULL)
+	part->gone =
+		nv_alloc_array((size_t) cache->n_frames * REMEMBERED, sizeof(memory));
+	part->now = WORTH_BEGIN;
+	if (part->frames == NULL || part->buckets == NULL || part->writes == NULL ||
+		part->gone == NULL)
 		return false;
 	for (uint32_t i = 0; i < cache->n_frames; i++)
 		part->buckets[i] = NONE;
@@ -576,6 +781,25 @@ init_partitions(nv_cache *cache, nv_error *err)
 	return NV_OK;
 }
 
+static void
+init_policy(nv_cache *c, const nv_cache_params *params)
+{
+	c->policy = params->policy;
+	c->max_frozen = frozen_share(params, c->n_partitions, c->n_frames);
+	c->half_life = (uint64_t) c->n_frames * HALF_LIFE;
+	c->threshold[NV_CACHE_SEARCH] = params->promote_search;
+	c->threshold[NV_CACHE_INSERT] = params->promote;
+	for (int u = 0; u < 2; u++)
+		c->lightness[u] =
+			(uint32_t) round(WORTH_UNIT * log2((double) c->threshold[u]));
+	for (uint32_t i = 0; i < GAINS; i++)
+	{
+		double x = (double) i * GAIN_STEP / WORTH_UNIT;
+
+		c->gain[i] = (uint16_t) round(WORTH_UNIT * log2(1 + exp2(-x)));
+	}
+}
+
 nv_status
 nv_cache_create(const nv_cache_params *params, nv_cache **cache, nv_error *err)
 {
@@ -592,10 +816,8 @@ nv_cache_create(const nv_cache_params *params, nv_cache **cache, nv_error *err)
 						  ? params->partitions
 						  : choose_partitions(params->bytes);
 	c->n_frames = frames_that_fit(params->bytes, c->n_partitions);
-	c->max_frozen = frozen_share(params, c->n_frames);
 	c->n_stripes = c->n_frames + MIN_STRIPES;
-	c->threshold[NV_CACHE_SEARCH] = params->promote_search;
-	c->threshold[NV_CACHE_INSERT] = params->promote;
+	init_policy(c, params);
 	if (c->n_frames > 0)
 	{
 		c->bookkeeping = bookkeeping_bytes(c->n_partitions, c->n_frames);
@@ -624,6 +846,7 @@ nv_cache_free(nv_cache *cache)
 		free(part->frames);
 		free(part->buckets);
 		free(part->writes);
+		free(part->gone);
 	}
 	if (cache->pages != NULL)
 		munmap(cache->pages,

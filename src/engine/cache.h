@@ -2,17 +2,25 @@
  * cache.h
  *		NAVIS-Cache: 4 KiB pages of edge files in host memory.
  *
- * Two regions.  New pages enter an LRU admission window (10 %); a page hit
- * often enough inside the window moves to the mostly-frozen region (90 %),
- * which evicts the page promoted earliest, whatever its hits.  Hits from
- * search count toward a much higher threshold than hits from insertion.
- * Partitioned by page, each partition with a latch of its own; no latch is
- * held across I/O.
+ * Two regions.  New pages enter an LRU admission window (10 %); a page that
+ * leaves it moves to the mostly-frozen region (90 %) if it is worth more than
+ * one there, which goes instead.  A page's worth is the number of lookups it
+ * has had, each counting half as much after so many later lookups as four
+ * times the cache has pages; it is remembered for a while after the page has
+ * gone.  Partitioned by page, each partition with a latch of its own; no latch
+ * is held across I/O.
+ *
+ * The reference's policy promotes a page after so many hits in the window and
+ * evicts the one promoted earliest, whatever its hits.  It is here to be
+ * compared with (nv_cache_policy), as is a plain LRU list; on the lookups of
+ * this engine it loses to that, for an insertion asks for its pages twice
+ * within milliseconds, which promotes them all.
  *
  * Keys are (file, page); file is a number the caller never reuses while pages
  * of it may be cached.
  *
- * Source: navis-system.txt, "NAVIS-Cache".
+ * Source: navis-system.txt, "NAVIS-Cache"; the worth of a page is that of
+ * LRFU (Lee et al., 2001), with the least of a few pages instead of a heap.
  */
 #ifndef NAVIS_CACHE_H
 #define NAVIS_CACHE_H
@@ -23,20 +31,37 @@
 
 typedef struct nv_cache nv_cache;
 
+typedef enum nv_cache_policy
+{
+	NV_CACHE_WORTH,
+	NV_CACHE_REFERENCE, /* for comparison */
+	NV_CACHE_LRU,       /* one list; for comparison */
+	NV_CACHE_POLICIES
+} nv_cache_policy;
+
+/* Hits in the window that promote a page, with the reference's policy. */
+#define NV_CACHE_REFERENCE_PROMOTE 2
+#define NV_CACHE_REFERENCE_PROMOTE_SEARCH 16
+
 typedef struct nv_cache_params
 {
-	uint64_t bytes;          /* memory for pages and bookkeeping; 0 = off */
-	double window;           /* share of the admission window, 0.10 */
-	uint32_t promote;        /* hits in the window, insertion: 2 */
-	uint32_t promote_search; /* hits in the window, search: 16 */
-	bool plain_lru;          /* one LRU list instead (ablation) */
-	uint32_t partitions;     /* 0: chosen; 1 for tests against a model */
+	uint64_t bytes; /* memory for pages and bookkeeping; 0 = off */
+	double window;  /* share of the admission window, 0.10 */
+	/*
+	 * Lookups by insertion (4) and by search (1) that count as one; with the
+	 * reference's policy, hits in the window that promote a page.
+	 */
+	uint32_t promote, promote_search;
+	uint32_t partitions; /* 0: chosen; 1 for tests against a model */
+	nv_cache_policy policy;
 } nv_cache_params;
 
 typedef enum nv_cache_user
 {
 	NV_CACHE_SEARCH,
-	NV_CACHE_INSERT,
+	NV_CACHE_INSERT,  /* position seeking */
+	NV_CACHE_PASSING, /* says nothing about what will be asked for again:
+					   * linking where a seek has just been, sweeps, checks */
 	NV_CACHE_USERS
 } nv_cache_user;
 

@@ -38,8 +38,8 @@ nv_config_defaults(nv_config *config)
 	config->interleave = 4;
 	config->cache_size = UINT64_C(256) << 20;
 	config->cache_window = 0.10;
-	config->cache_promote = 2;
-	config->cache_promote_search = 16;
+	config->cache_promote = 4;
+	config->cache_promote_search = 1;
 	config->pending_memory = UINT64_C(64) << 20;
 	config->casr_warmup = 1000;
 	config->checkpoint_timeout = 300;
@@ -414,7 +414,7 @@ make_cache(nv_engine *engine, nv_error *err)
 		.window = engine->config.cache_window,
 		.promote = engine->config.cache_promote,
 		.promote_search = engine->config.cache_promote_search,
-		.plain_lru = engine->config.cache_plain_lru,
+		.policy = (nv_cache_policy) engine->config.cache_policy,
 	};
 
 	return nv_cache_create(&params, &engine->cache, err);

@@ -515,7 +515,8 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->drift = (float) nv_drift_factor(&body->drift);
 	info->rmw_pages = stats.rmw_pages;
 	info->rmw_hits_search = stats.rmw_hits[NV_CACHE_SEARCH];
-	info->rmw_hits_insert = stats.rmw_hits[NV_CACHE_INSERT];
+	info->rmw_hits_insert =
+		stats.rmw_hits[NV_CACHE_INSERT] + stats.rmw_hits[NV_CACHE_PASSING];
 	info->pages_written = stats.pages_written;
 	info->page_writes = stats.page_writes;
 	info_windows(body, info);

@@ -361,7 +361,7 @@ fetch_pages(nv_linker *l, const uint32_t *ids, uint32_t n, page_set *set)
 			continue;
 		set->page[at] = page;
 		set->result[at] = NV_PAGE;
-		set->read[at] = nv_store_get_page(store, page, NV_CACHE_INSERT, bytes,
+		set->read[at] = nv_store_get_page(store, page, NV_CACHE_PASSING, bytes,
 										  &set->ticket[at]) == NV_PAGE_MISS;
 		if (set->read[at] && !nv_ring_read(l->ring, nv_store_edge_file(store),
 										   bytes, NV_PAGE, page * NV_PAGE, at))
@@ -390,7 +390,7 @@ read_page(nv_linker *l, uint64_t page, nv_error *err)
 	uint64_t ticket;
 	nv_status status;
 
-	if (nv_store_get_page(store, page, NV_CACHE_INSERT, l->page, &ticket) !=
+	if (nv_store_get_page(store, page, NV_CACHE_PASSING, l->page, &ticket) !=
 		NV_PAGE_MISS)
 		return NV_OK;
 	status = nv_file_read(nv_store_edge_file(store), l->page, NV_PAGE,

@@ -188,8 +188,10 @@ total_cache(nv_engine *engine, nv_req_totals *t)
 	t->cache_evictions = cache.evictions;
 	t->search_lookups = cache.user_lookups[NV_CACHE_SEARCH];
 	t->search_hits = cache.user_hits[NV_CACHE_SEARCH];
-	t->insert_lookups = cache.user_lookups[NV_CACHE_INSERT];
-	t->insert_hits = cache.user_hits[NV_CACHE_INSERT];
+	t->insert_lookups = cache.user_lookups[NV_CACHE_INSERT] +
+						cache.user_lookups[NV_CACHE_PASSING];
+	t->insert_hits =
+		cache.user_hits[NV_CACHE_INSERT] + cache.user_hits[NV_CACHE_PASSING];
 }
 
 static void

@@ -164,7 +164,7 @@ fetch(nv_sweep *s, window *w)
 	{
 		w->result[i] = NV_PAGE;
 		w->read[i] =
-			nv_store_get_page(store, w->page[i], NV_CACHE_INSERT,
+			nv_store_get_page(store, w->page[i], NV_CACHE_PASSING,
 							  bytes_of(s, i), &w->ticket[i]) == NV_PAGE_MISS;
 		if (w->read[i] &&
 			!nv_ring_read(ring, nv_store_edge_file(store), bytes_of(s, i),

@@ -286,7 +286,7 @@ fetch_taken(nv_writer *w, nv_error *err)
 		memset(bytes, 0, NV_PAGE);
 		return NV_OK;
 	}
-	if (nv_store_get_page(store, w->taken_page, NV_CACHE_INSERT, bytes,
+	if (nv_store_get_page(store, w->taken_page, NV_CACHE_PASSING, bytes,
 						  &ticket) == NV_PAGE_MISS)
 		status = nv_file_read(store->edges.file, bytes, NV_PAGE,
 							  w->taken_page * NV_PAGE, err);

@@ -147,13 +147,12 @@ define_start_cache(GucContext start)
 		&navis_cache_window, 0.10, 0.01, 1.0, start, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
 		"navis.cache_promote",
-		"Sets the hits by inserts that promote a page in the cache.", NULL,
-		&navis_cache_promote, 2, 1, 1000000, start, 0, NULL, NULL, NULL);
+		"Sets how many lookups by inserts count as one for the cache.", NULL,
+		&navis_cache_promote, 4, 1, 1000000, start, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
 		"navis.cache_promote_search",
-		"Sets the hits by searches that promote a page in the cache.", NULL,
-		&navis_cache_promote_search, 16, 1, 1000000, start, 0, NULL, NULL,
-		NULL);
+		"Sets how many lookups by searches count as one for the cache.", NULL,
+		&navis_cache_promote_search, 1, 1, 1000000, start, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
 		"navis.casr_warmup",
 		"Sets the number of searches that calibrate the rerank window.",

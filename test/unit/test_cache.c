@@ -45,10 +45,21 @@ params_for(uint64_t pages)
 {
 	nv_cache_params p = {.bytes = pages * 4300 + 4096,
 						 .window = 0.10,
-						 .promote = 2,
-						 .promote_search = 16,
+						 .promote = 4,
+						 .promote_search = 1,
 						 .partitions = 1};
 
+	return p;
+}
+
+static nv_cache_params
+reference_params(uint64_t pages)
+{
+	nv_cache_params p = params_for(pages);
+
+	p.policy = NV_CACHE_REFERENCE;
+	p.promote = NV_CACHE_REFERENCE_PROMOTE;
+	p.promote_search = NV_CACHE_REFERENCE_PROMOTE_SEARCH;
 	return p;
 }
 
@@ -251,7 +262,7 @@ run_against_model(nv_cache_params p, uint64_t seed_value, uint32_t reads)
 	memset(&m, 0, sizeof(m));
 	m.capacity = (uint32_t) stats_of(cache).capacity_pages;
 	assert_in_range(m.capacity, 1, MAX_MODEL - 1);
-	if (!p.plain_lru)
+	if (p.policy == NV_CACHE_REFERENCE)
 	{
 		uint32_t window = (uint32_t) (p.window * m.capacity + 0.5);
 
@@ -287,7 +298,7 @@ run_against_model(nv_cache_params p, uint64_t seed_value, uint32_t reads)
 		check_against_model(&m, cache);
 	}
 	assert_true(m.evictions > 0);
-	assert_true(p.plain_lru || m.max_frozen == 0 || m.promotions > 0);
+	assert_true(m.max_frozen == 0 || m.promotions > 0);
 	assert_int_equal(stats_of(cache).dropped_fills, 0);
 	nv_cache_free(cache);
 }
@@ -295,7 +306,7 @@ run_against_model(nv_cache_params p, uint64_t seed_value, uint32_t reads)
 static void
 test_model(void **state)
 {
-	nv_cache_params p = params_for(20);
+	nv_cache_params p = reference_params(20);
 
 	run_against_model(p, 1, 20000);
 	p.promote_search = 3;
@@ -304,22 +315,22 @@ test_model(void **state)
 	run_against_model(p, 3, 20000);
 	p.window = 1; /* no frozen region */
 	run_against_model(p, 4, 5000);
-	p = params_for(1);
+	p = reference_params(1);
 	run_against_model(p, 5, 5000);
-	p = params_for(2);
+	p = reference_params(2);
 	p.promote = 1; /* two hits in so small a window hardly happen */
 	run_against_model(p, 6, 5000);
-	p = params_for(40);
+	p = reference_params(40);
 	p.promote = p.promote_search = 1;
 	run_against_model(p, 7, 20000);
-	p.plain_lru = true;
+	p.policy = NV_CACHE_LRU;
 	run_against_model(p, 8, 20000);
 }
 
 static void
 test_promotion(void **state)
 {
-	nv_cache_params p = params_for(20);
+	nv_cache_params p = reference_params(20);
 	nv_cache *cache = create(&p);
 
 	load(cache, 1);
@@ -343,7 +354,7 @@ test_promotion(void **state)
 static void
 test_earliest_promoted(void **state)
 {
-	nv_cache_params p = params_for(20);
+	nv_cache_params p = reference_params(20);
 	nv_cache *cache;
 	uint64_t frozen;
 
@@ -372,6 +383,237 @@ test_earliest_promoted(void **state)
 	assert_int_equal(stats_of(cache).frozen_pages, frozen);
 	for (uint64_t page = 1; page < frozen; page++)
 		assert_true(get(cache, page, NV_CACHE_INSERT));
+	nv_cache_free(cache);
+}
+
+/* --- Worth --- */
+
+/* How many of pages from .. from + n - 1 are there; says nothing to the policy.
+ */
+static uint64_t
+count_there(nv_cache *cache, uint64_t from, uint64_t n)
+{
+	uint64_t there = 0;
+
+	for (uint64_t page = from; page < from + n; page++)
+		there += get(cache, page, NV_CACHE_PASSING);
+	return there;
+}
+
+/* A lookup, and a fill if it missed; true: a hit. */
+static bool
+ask(nv_cache *cache, uint64_t page, nv_cache_user user)
+{
+	uint8_t out[NV_PAGE];
+	uint64_t ticket;
+
+	if (nv_cache_get(cache, 1, page, user, out, &ticket))
+		return true;
+	nv_cache_fill(cache, 1, page, ticket, bytes_of(1, page, 0));
+	return false;
+}
+
+/*
+ * 100 pages that are asked for again and again outlive ten times as many as
+ * the cache has that are asked for once; with one list they do not.
+ */
+static void
+test_scan(void **state)
+{
+	for (int lru = 0; lru < 2; lru++)
+	{
+		nv_cache_params p = params_for(400);
+		nv_cache *cache;
+
+		p.policy = lru ? NV_CACHE_LRU : NV_CACHE_WORTH;
+		cache = create(&p);
+		for (int turn = 0; turn < 20; turn++)
+			for (uint64_t page = 0; page < 100; page++)
+				ask(cache, page, NV_CACHE_SEARCH);
+		for (uint64_t page = 1000; page < 5000; page++)
+			ask(cache, page, NV_CACHE_SEARCH);
+		assert_int_equal(count_there(cache, 0, 100), lru ? 0 : 100);
+		nv_cache_free(cache);
+	}
+}
+
+/* What nobody asks for any more goes, however often it was asked for. */
+static void
+test_old_worth(void **state)
+{
+	nv_cache_params p = params_for(400);
+	nv_cache *cache = create(&p);
+
+	for (int turn = 0; turn < 50; turn++)
+		for (uint64_t page = 0; page < 300; page++)
+			ask(cache, page, NV_CACHE_SEARCH);
+	/* Some 60 lookups for each frame: fifteen half-lives. */
+	for (int turn = 0; turn < 40; turn++)
+		for (uint64_t page = 1000; page < 1600; page++)
+			ask(cache, page, NV_CACHE_SEARCH);
+	assert_int_equal(count_there(cache, 0, 300), 0);
+	assert_true(count_there(cache, 1000, 600) >= 390);
+	nv_cache_free(cache);
+}
+
+/*
+ * Two sets that are in turn at hand, one asked for by `by`: how much of each is
+ * left when a cache of 400 pages had 400 of each to choose from.
+ */
+static void
+compete(nv_cache_user by, uint32_t times, uint64_t *first, uint64_t *second)
+{
+	nv_cache_params p = params_for(400);
+	nv_cache *cache = create(&p);
+
+	for (int turn = 0; turn < 30; turn++)
+		for (uint64_t page = 0; page < 400; page++)
+		{
+			for (uint32_t i = 0; i < times; i++)
+				ask(cache, page, by);
+			ask(cache, 1000 + page, NV_CACHE_SEARCH);
+		}
+	*first = count_there(cache, 0, 400);
+	*second = count_there(cache, 1000, 400);
+	nv_cache_free(cache);
+}
+
+/* Four lookups by insertion are worth one by search, passing none. */
+static void
+test_users(void **state)
+{
+	uint64_t other, search;
+
+	compete(NV_CACHE_SEARCH, 3, &other, &search);
+	assert_true(other > 2 * search);
+	compete(NV_CACHE_INSERT, 1, &other, &search);
+	assert_true(search > 2 * other);
+	compete(NV_CACHE_INSERT, 12, &other, &search);
+	assert_true(other > 2 * search);
+	compete(NV_CACHE_PASSING, 12, &other, &search);
+	assert_true(search > 2 * other);
+}
+
+/* A page that comes again is worth what it was, and one that never was is not.
+ */
+static void
+test_remembered(void **state)
+{
+	nv_cache_params p = params_for(400);
+	nv_cache *cache = create(&p);
+	uint64_t kept;
+
+	/* Each of them alone goes before it is asked for again. */
+	for (int turn = 0; turn < 20; turn++)
+		for (uint64_t page = 0; page < 600; page++)
+			ask(cache, page, NV_CACHE_SEARCH);
+	kept = count_there(cache, 0, 600);
+	assert_true(kept >= 390);
+	/* In a cache without a memory they were all worth one lookup, as these. */
+	for (uint64_t page = 1000; page < 2000; page++)
+		ask(cache, page, NV_CACHE_SEARCH);
+	assert_true(count_there(cache, 0, 600) >= 250);
+	nv_cache_free(cache);
+}
+
+#define STREAM 120000
+#define STREAM_PAGES 2000
+
+typedef enum stream
+{
+	SKEWED,   /* small numbers more often */
+	SHIFTING, /* the same, with other pages every now and then */
+	UNIFORM,
+	TWICE, /* each page twice in a row at random, as an insertion does */
+	STREAMS
+} stream;
+
+static uint64_t
+stream_page(stream kind, uint32_t at, uint64_t *seed)
+{
+	uint64_t page = nv_random_below(seed, STREAM_PAGES);
+
+	if (kind == UNIFORM || kind == TWICE)
+		return page;
+	page = nv_random_below(seed, page + 1);
+	page = nv_random_below(seed, page + 1);
+	return kind == SKEWED ? page : (page + at / 20000 * 300) % STREAM_PAGES;
+}
+
+static double
+hit_rate(stream kind, nv_cache_policy policy)
+{
+	nv_cache_params p = params_for(STREAM_PAGES / 4);
+	uint64_t seed = nv_random_seed(17 + kind);
+	nv_cache *cache;
+	nv_cache_stats s;
+
+	p.policy = policy;
+	cache = create(&p);
+	for (uint32_t i = 0; i < STREAM; i++)
+	{
+		uint64_t page = stream_page(kind, i, &seed);
+
+		ask(cache, page, NV_CACHE_SEARCH);
+		if (kind == TWICE)
+			ask(cache, page, NV_CACHE_PASSING);
+	}
+	s = stats_of(cache);
+	nv_cache_free(cache);
+	return (double) s.hits / (double) s.lookups;
+}
+
+/* Nowhere worse than one list, and better where some pages are hotter. */
+static void
+test_against_lru(void **state)
+{
+	for (int kind = 0; kind < STREAMS; kind++)
+	{
+		double worth = hit_rate((stream) kind, NV_CACHE_WORTH);
+		double lru = hit_rate((stream) kind, NV_CACHE_LRU);
+
+		/* A hundredth: two runs with other seeds differ by half of that. */
+		if (worth < lru - 0.01)
+			fail_msg("stream %d: %.3f of the lookups hit, LRU %.3f", kind,
+					 worth, lru);
+		if (kind == SKEWED)
+			assert_true(worth > lru + 0.03);
+	}
+}
+
+/* Whatever happens, what is found is what was written last. */
+static void
+test_contents(void **state)
+{
+	uint64_t version[FILES][PAGES] = {{0}}, seed = nv_random_seed(9), ticket;
+	nv_cache_params p = params_for(40);
+	nv_cache *cache = create(&p);
+	uint8_t out[NV_PAGE];
+	nv_cache_stats s;
+
+	for (uint32_t i = 0; i < 40000; i++)
+	{
+		uint32_t file = (uint32_t) nv_random_below(&seed, FILES);
+		uint64_t page = nv_random_below(&seed, PAGES);
+		uint64_t what = nv_random_below(&seed, 1000);
+		nv_cache_user user =
+			(nv_cache_user) nv_random_below(&seed, NV_CACHE_USERS);
+
+		if (what < 2)
+			nv_cache_forget(cache, file);
+		else if (what < 150)
+			nv_cache_written(cache, file, page,
+							 bytes_of(file, page, ++version[file][page]));
+		else if (nv_cache_get(cache, file, page, user, out, &ticket))
+			assert_memory_equal(out, bytes_of(file, page, version[file][page]),
+								NV_PAGE);
+		else
+			nv_cache_fill(cache, file, page, ticket,
+						  bytes_of(file, page, version[file][page]));
+		s = stats_of(cache);
+		assert_true(s.pages <= s.capacity_pages && s.frozen_pages <= s.pages);
+	}
+	assert_true(s.hits > 0 && s.evictions > 0);
 	nv_cache_free(cache);
 }
 
@@ -434,7 +676,7 @@ test_stripes(void **state)
 static void
 test_forget(void **state)
 {
-	nv_cache_params p = params_for(100);
+	nv_cache_params p = reference_params(100);
 	nv_cache *cache;
 	uint8_t out[NV_PAGE];
 	uint64_t ticket;
@@ -507,6 +749,9 @@ test_bad_params(void **state)
 	p = params_for(10);
 	p.promote = 0;
 	assert_int_equal(nv_cache_create(&p, &cache, NULL), NV_EINVAL);
+	p = params_for(10);
+	p.policy = NV_CACHE_POLICIES;
+	assert_int_equal(nv_cache_create(&p, &cache, &err), NV_EINVAL);
 	p = params_for(10);
 	p.bytes = UINT64_C(1) << 60; /* no such memory */
 	assert_int_equal(nv_cache_create(&p, &cache, &err), NV_ENOMEM);
@@ -655,16 +900,16 @@ read_and_write(void *arg)
 }
 
 static void
-run_threads(bool plain_lru, uint32_t partitions)
+run_threads(nv_cache_policy policy, uint32_t partitions)
 {
 	static shared s;
-	nv_cache_params p = params_for(48);
+	nv_cache_params p = reference_params(48);
 	pthread_t thread[THREADS];
 	nv_cache_stats stats;
 
 	memset(&s, 0, sizeof(s));
 	p.partitions = partitions;
-	p.plain_lru = plain_lru;
+	p.policy = policy;
 	s.cache = create(&p);
 	for (int i = 0; i < SHARED_PAGES; i++)
 		pthread_mutex_init(&s.writer[i], NULL);
@@ -676,7 +921,7 @@ run_threads(bool plain_lru, uint32_t partitions)
 	assert_int_equal(atomic_load(&s.errors), 0);
 	stats = stats_of(s.cache);
 	assert_true(stats.hits > 0 && stats.fills > 0);
-	assert_true(plain_lru || stats.promotions > 0);
+	assert_true(policy != NV_CACHE_REFERENCE || stats.promotions > 0);
 	assert_true(stats.pages <= stats.capacity_pages);
 	/* At rest everything cached is what is on disk. */
 	for (uint32_t page = 0; page < SHARED_PAGES; page++)
@@ -690,9 +935,10 @@ run_threads(bool plain_lru, uint32_t partitions)
 static void
 test_threads(void **state)
 {
-	run_threads(false, 1);
-	run_threads(false, 4);
-	run_threads(true, 2);
+	run_threads(NV_CACHE_WORTH, 1);
+	run_threads(NV_CACHE_WORTH, 4);
+	run_threads(NV_CACHE_REFERENCE, 2);
+	run_threads(NV_CACHE_LRU, 2);
 }
 
 /* --- Spare pages --- */
@@ -766,6 +1012,12 @@ main(void)
 		cmocka_unit_test(test_model),
 		cmocka_unit_test(test_promotion),
 		cmocka_unit_test(test_earliest_promoted),
+		cmocka_unit_test(test_scan),
+		cmocka_unit_test(test_old_worth),
+		cmocka_unit_test(test_users),
+		cmocka_unit_test(test_remembered),
+		cmocka_unit_test(test_against_lru),
+		cmocka_unit_test(test_contents),
 		cmocka_unit_test(test_stale_fill),
 		cmocka_unit_test(test_stripes),
 		cmocka_unit_test(test_forget),
