@@ -11,7 +11,7 @@
  * rows that are live then.
  *
  * Throughput is rows inserted by batch time.  The latency of an insertion is
- * that of a thread: insert threads * batch time / rows.
+ * its thread's: from the moment it takes the row until the row is linked.
  *
  * Source: navis-system.txt, "The run reports", definitions of the tables.
  */
@@ -20,6 +20,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "link_times.h"
 #include "navis/hash.h"
 
 #define FEED_PAUSE_US 500
@@ -44,6 +45,7 @@ typedef struct totals
 {
 	double batch_seconds, qps, p50, p99, mean, recall;
 	uint64_t rows, passes, scored;
+	double insert_mean, insert_p50, insert_p99; /* of each batch */
 } totals;
 
 /* --- Feeding --- */
@@ -172,9 +174,9 @@ pass_beside(beside *w, nv_request *info)
 	pass_print("searches ", &r);
 	pass_json(w->j, "beside", w->s, &r, w->number);
 	w->sum->qps += r.qps;
-	w->sum->mean += r.mean_ms;
-	w->sum->p50 += r.p50_ms;
-	w->sum->p99 += r.p99_ms;
+	w->sum->mean += r.latency.mean_ms;
+	w->sum->p50 += r.latency.p50_ms;
+	w->sum->p99 += r.latency.p99_ms;
 	w->sum->passes++;
 }
 
@@ -241,7 +243,7 @@ ratio(uint64_t a, uint64_t b)
 /* What the engine did during the batch: the difference of two infos. */
 static void
 report_batch(const beside *w, const nv_req_info *before,
-			 const nv_req_info *after, double seconds)
+			 const nv_req_info *after, const pass_latency *each, double seconds)
 {
 	const moving_options *o = w->b->o;
 	uint64_t seeks = after->seeks - before->seeks;
@@ -251,12 +253,12 @@ report_batch(const beside *w, const nv_req_info *before,
 	double hits = ratio(after->cache_hits - before->cache_hits,
 						after->cache_lookups - before->cache_lookups);
 	double rate = (double) o->batch_size / seconds;
-	double latency = after->insert_threads / rate * 1e3;
 	bool all = after->window_insert == UINT32_MAX;
 
-	printf("Batch %d done in %.1f s: %.0f vectors/s, %.2f ms an insertion; "
-		   "%.1f vector loads a rerank, w_insert ",
-		   w->number, seconds, rate, latency, loads);
+	printf("Batch %d done in %.1f s: %.0f vectors/s, an insertion mean %.2f, "
+		   "P50 %.2f, P99 %.2f ms; %.1f vector loads a rerank, w_insert ",
+		   w->number, seconds, rate, each->mean_ms, each->p50_ms, each->p99_ms,
+		   loads);
 	printf(all ? "all" : "%u", after->window_insert);
 	printf(", %.1f edge pages (%.1f read), cache hit rate %.1f %%, deleted "
 		   "%llu of %llu, RSS %.1f MB\n",
@@ -273,7 +275,10 @@ report_batch(const beside *w, const nv_req_info *before,
 	bench_json_number(w->j, "seconds", seconds);
 	bench_json_number(w->j, "rows", (double) o->batch_size);
 	bench_json_number(w->j, "rate", rate);
-	bench_json_number(w->j, "insert_ms", latency);
+	bench_json_number(w->j, "insert_ms", each->mean_ms);
+	bench_json_number(w->j, "insert_p50_ms", each->p50_ms);
+	bench_json_number(w->j, "insert_p99_ms", each->p99_ms);
+	bench_json_counts(w->j, "insert_buckets", each->histogram, PASS_BUCKETS);
 	bench_json_number(w->j, "insert_loads", loads);
 	bench_json_number(w->j, "w_insert",
 					  all ? NAN : (double) after->window_insert);
@@ -347,10 +352,14 @@ static void
 report_run(const totals *t, const moving_options *o, bench_json *j)
 {
 	double passes = (double) NV_MAX(t->passes, 1);
+	double batches = (double) o->batches;
 
-	printf("--- %s: %llu vectors in %.1f s of batches: %.0f vectors/s",
+	printf("--- %s: %llu vectors in %.1f s of batches: %.0f vectors/s, an "
+		   "insertion mean %.2f, P50 %.2f, P99 %.2f ms",
 		   o->window ? "Replaced" : "Inserted", (unsigned long long) t->rows,
-		   t->batch_seconds, (double) t->rows / t->batch_seconds);
+		   t->batch_seconds, (double) t->rows / t->batch_seconds,
+		   t->insert_mean / batches, t->insert_p50 / batches,
+		   t->insert_p99 / batches);
 	if (t->passes > 0)
 		printf("; searches beside: %.0f QPS, mean %.2f, P50 %.2f, P99 %.2f ms",
 			   t->qps / passes, t->mean / passes, t->p50 / passes,
@@ -362,6 +371,9 @@ report_run(const totals *t, const moving_options *o, bench_json *j)
 	bench_json_number(j, "rows", (double) t->rows);
 	bench_json_number(j, "seconds", t->batch_seconds);
 	bench_json_number(j, "rate", (double) t->rows / t->batch_seconds);
+	bench_json_number(j, "insert_mean_ms", t->insert_mean / batches);
+	bench_json_number(j, "insert_p50_ms", t->insert_p50 / batches);
+	bench_json_number(j, "insert_p99_ms", t->insert_p99 / batches);
 	bench_json_number(j, "passes", (double) t->passes);
 	bench_json_number(j, "qps", t->passes > 0 ? t->qps / passes : NAN);
 	bench_json_number(j, "mean_ms", t->passes > 0 ? t->mean / passes : NAN);
@@ -386,10 +398,17 @@ one_batch(tool *t, pass_setup *s, bench_rows *data, const moving_options *o,
 			   .oldest = (uint64_t) number * o->batch_size,
 			   .inserted_before = before.inserted};
 	beside w = {.b = &b, .s = s, .j = j, .sum = sum, .number = number};
-	double seconds = run_batch(&b, &w, r);
+	double seconds;
+	pass_latency each;
 
+	link_times_begin();
+	seconds = run_batch(&b, &w, r);
+	each = link_times_end();
 	after = tool_info(t, r);
-	report_batch(&w, &before, &after, seconds);
+	report_batch(&w, &before, &after, &each, seconds);
+	sum->insert_mean += each.mean_ms;
+	sum->insert_p50 += each.p50_ms;
+	sum->insert_p99 += each.p99_ms;
 	sum->batch_seconds += seconds;
 	sum->rows += o->batch_size;
 	if (o->consolidate)

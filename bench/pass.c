@@ -196,28 +196,38 @@ bucket_of(double ms)
 	return at < 0 ? 0 : at >= PASS_BUCKETS ? PASS_BUCKETS - 1 : (uint32_t) at;
 }
 
-/* Queries are answered in order, so that the first ones are those answered. */
+pass_latency
+pass_summarise(double *ms, size_t n)
+{
+	pass_latency l = {.n = n};
+	double sum = 0;
+
+	if (n == 0)
+		return l;
+	for (size_t i = 0; i < n; i++)
+	{
+		sum += ms[i];
+		l.histogram[bucket_of(ms[i])]++;
+	}
+	qsort(ms, n, sizeof(double), compare_doubles);
+	l.mean_ms = sum / (double) n;
+	l.p50_ms = ms[n / 2];
+	l.p99_ms = ms[n * 99 / 100];
+	return l;
+}
+
+/* Of the queries that were answered. */
 static void
 summarise(const pass_setup *s, pass_result *r)
 {
-	double sum = 0;
 	uint64_t n = 0;
 
 	for (uint32_t i = 0; i < s->n_queries; i++)
 		if (s->ms[i] >= 0)
-		{
-			sum += s->ms[i];
-			r->histogram[bucket_of(s->ms[i])]++;
 			s->ms[n++] = s->ms[i];
-		}
 	nv_assert(n == r->answered);
-	if (n == 0)
-		return;
-	qsort(s->ms, n, sizeof(double), compare_doubles);
+	r->latency = pass_summarise(s->ms, n);
 	r->qps = (double) n / r->seconds;
-	r->mean_ms = sum / (double) n;
-	r->p50_ms = s->ms[n / 2];
-	r->p99_ms = s->ms[n * 99 / 100];
 }
 
 pass_result
@@ -275,7 +285,7 @@ pass_print(const char *head, const pass_result *r)
 	double n = (double) NV_MAX(r->answered, 1);
 
 	printf("%s%.0f QPS, mean %.2f, P50 %.2f, P99 %.2f ms", head, r->qps,
-		   r->mean_ms, r->p50_ms, r->p99_ms);
+		   r->latency.mean_ms, r->latency.p50_ms, r->latency.p99_ms);
 	if (r->recall >= 0)
 		printf(", recall %.4f", r->recall);
 	printf(", %.1f vector loads, %.1f edge pages (%.1f read), %.0f bytes a "
@@ -300,9 +310,9 @@ pass_json(bench_json *j, const char *kind, const pass_setup *s,
 	bench_json_number(j, "clients", s->o.clients);
 	bench_json_number(j, "queries", (double) r->answered);
 	bench_json_number(j, "qps", r->qps);
-	bench_json_number(j, "mean_ms", r->mean_ms);
-	bench_json_number(j, "p50_ms", r->p50_ms);
-	bench_json_number(j, "p99_ms", r->p99_ms);
+	bench_json_number(j, "mean_ms", r->latency.mean_ms);
+	bench_json_number(j, "p50_ms", r->latency.p50_ms);
+	bench_json_number(j, "p99_ms", r->latency.p99_ms);
 	if (r->recall >= 0)
 		bench_json_number(j, "recall", r->recall);
 	bench_json_number(j, "hops", (double) r->sum.hops / n);
@@ -319,6 +329,6 @@ pass_json(bench_json *j, const char *kind, const pass_setup *s,
 	bench_json_number(j, "w_search",
 					  r->window == UINT32_MAX ? NAN : (double) r->window);
 	bench_json_number(j, "list_used", r->list_used);
-	bench_json_counts(j, "latency_buckets", r->histogram, PASS_BUCKETS);
+	bench_json_counts(j, "latency_buckets", r->latency.histogram, PASS_BUCKETS);
 	bench_json_end(j);
 }

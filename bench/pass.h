@@ -34,16 +34,26 @@ extern void pass_setup_init(pass_setup *s, const tool *t, bench_rows *queries,
 							const pass_options *o);
 extern void pass_setup_free(pass_setup *s);
 
+typedef struct pass_latency
+{
+	uint64_t n;
+	double mean_ms, p50_ms, p99_ms; /* 0 if n is */
+	uint32_t histogram[PASS_BUCKETS];
+} pass_latency;
+
+/* Sorts ms. */
+extern pass_latency pass_summarise(double *ms, size_t n);
+
 typedef struct pass_result
 {
 	uint64_t answered;     /* queries; fewer than all when it was stopped */
 	double begun, seconds; /* begun: since the program began */
-	double qps, mean_ms, p50_ms, p99_ms;
+	double qps;
+	pass_latency latency;
 	double recall; /* -1: not measured */
 	uint32_t window, list_used;
 	nv_search_stats sum; /* over the queries */
 	uint64_t proc_bytes; /* the process has read meanwhile */
-	uint32_t histogram[PASS_BUCKETS];
 } pass_result;
 
 /*

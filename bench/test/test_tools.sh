@@ -105,7 +105,10 @@ done
 batches=(--insert-data data.fbin --batch-size 500 --num-batches 2
 	--first-wait 0 --pause 0 --search-L 100)
 check "insertion beside searches" "${bench[@]}" "${batches[@]}" -g gt
-says "rate and latency" "^Batch 1 done in .* vectors/s, .* ms an insertion"
+says "rate and latency" \
+	"^Batch 1 done in .* vectors/s, an insertion mean .*, P50 .*, P99 .* ms"
+holds "latencies are in order" \
+	"0 < $(number batch insert_p50_ms) && $(number batch insert_p50_ms) <= $(number batch insert_p99_ms)"
 says "a pass beside" "^\[ .*inserted [0-9]+ of 500, .* QPS"
 says "the run" "^--- Inserted: 1000 vectors"
 # Against the truth of the rows there are, new ones included.
@@ -132,6 +135,20 @@ refuses "more batches than rows" "fewer rows" "${bench[@]}" "${batches[@]}" \
 	--num-batches 3 --insert-only
 rm -rf idx_shadow
 
+
+# Cache policies: the lookups of a run, replayed.
+check "a record of lookups" "${bench[@]}" "${batches[@]}" --cache-policy reference \
+	--cache-gb 0.0002 --cache-trace lookups.trace
+check "policies compared" "$bin/navis_cache" lookups.trace --shares 10,30 \
+	--json run.json
+hits() { sed -n "s/.*\"cache_policy\".*\"share\": 30, .*\"policy\": \"$1\", \"hits\": \([0-9.]*\).*/\1/p" run.json; }
+for policy in navis reference lru; do
+	holds "none is better than the best ($policy)" \
+		"0 < $(hits $policy) && $(hits $policy) <= $(hits best)"
+done
+head -c 1003 lookups.trace >cut.trace
+refuses "a record that was cut off" "is cut off" "$bin/navis_cache" cut.trace
+refuses "no such policy" "navis, reference or lru" "${bench[@]}" --cache-policy mru
 
 # Other layouts, counted: a packed record is a page, a list is far less.
 check "layouts" "$bin/navis_layout" -i idx -q query.fbin --insert-data data.fbin \
