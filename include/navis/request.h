@@ -423,7 +423,6 @@ typedef struct nv_req_info
 	uint64_t insert_wait_ns;  /* how long in all */
 	uint32_t insert_threads;
 	uint32_t window_insert;   /* w, or UINT32_MAX: everything is loaded */
-	uint32_t insert_observed; /* warm-up of it so far */
 	uint32_t entrance_live;
 	uint64_t live_slots, retired_slots; /* of the edge file */
 	/* a build that runs */

@@ -42,8 +42,8 @@ nv_cursor_create(nv_index *index, const nv_request *request, nv_cursor **out,
 	return NV_OK;
 }
 
-void
-nv_cursor_free(nv_cursor *c)
+static void
+free_cursor(nv_cursor *c)
 {
 	if (c == NULL)
 		return;
@@ -445,7 +445,7 @@ nv_cursor_register(nv_engine *engine, nv_cursor *c)
 		engine->cursors[engine->n_cursors++] = c;
 	}
 	pthread_mutex_unlock(&engine->cursor_lock);
-	nv_cursor_free(dropped);
+	free_cursor(dropped);
 	return status;
 }
 
@@ -486,7 +486,7 @@ nv_cursor_give(nv_engine *engine, nv_cursor *c, bool drop)
 			}
 	pthread_mutex_unlock(&engine->cursor_lock);
 	if (drop)
-		nv_cursor_free(c);
+		free_cursor(c);
 }
 
 /* Which cursors a sweep over the table drops. */
@@ -531,7 +531,7 @@ drop_cursors(nv_engine *engine, const drop_rule *rule)
 		pthread_mutex_unlock(&engine->cursor_lock);
 		if (victim == NULL)
 			return;
-		nv_cursor_free(victim);
+		free_cursor(victim);
 	}
 }
 

@@ -58,7 +58,6 @@ struct nv_cursor
 /* A cursor for a SEARCH request; not in the table yet. */
 extern nv_status nv_cursor_create(nv_index *index, const nv_request *request,
 								  nv_cursor **cursor, nv_error *err);
-extern void nv_cursor_free(nv_cursor *cursor);
 
 /* Puts it in the table (drops the least recently used idle one if full). */
 extern nv_status nv_cursor_register(nv_engine *engine, nv_cursor *cursor);

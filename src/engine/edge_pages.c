@@ -374,8 +374,8 @@ nv_edges_add_slot(nv_store *store, uint64_t page, uint32_t units, uint64_t old,
 	return unit;
 }
 
-void
-nv_edges_release_slot(nv_store *store, uint64_t page, uint32_t unit)
+static void
+release_slot(nv_store *store, uint64_t page, uint32_t unit)
 {
 	nv_edges *edges = &store->edges;
 	nv_page_info *info;
@@ -405,8 +405,8 @@ nv_edges_reclaim(nv_store *store)
 		n = nv_retire_release(&store->retired, &store->readers, slots,
 							  NV_LENGTH(slots));
 		for (uint32_t i = 0; i < n; i++)
-			nv_edges_release_slot(store, slots[i] / NV_PAGE_UNITS,
-								  (uint32_t) (slots[i] % NV_PAGE_UNITS));
+			release_slot(store, slots[i] / NV_PAGE_UNITS,
+						 (uint32_t) (slots[i] % NV_PAGE_UNITS));
 	} while (n == NV_LENGTH(slots));
 }
 

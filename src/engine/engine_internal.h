@@ -528,8 +528,6 @@ extern nv_status nv_build_own_end(nv_build *build, nv_status status,
 
 /* --- sidecar.c --- */
 
-extern void nv_sidecar_dir(const nv_engine *engine, const nv_key *key,
-						   char *path);
 extern void nv_sidecar_generation_dir(const nv_engine *engine,
 									  const nv_key *key, uint32_t generation,
 									  char *path);

@@ -451,8 +451,6 @@ info_windows(nv_body *body, nv_req_info *info)
 
 	info->window_insert = nv_casr_window(body->casr_insert, bucket,
 										 config->casr_percentile_insert);
-	if (bucket >= 0)
-		info->insert_observed = nv_casr_observed(body->casr_insert, bucket);
 	bucket = nv_casr_bucket(NV_DEFAULT_K, NV_DEFAULT_LIST);
 	info->window_search = nv_casr_window(
 		body->casr, bucket,

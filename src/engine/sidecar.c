@@ -24,8 +24,8 @@
 #define OPENING "opening" /* again, after it was left in the state before */
 #define LOCK_FILE "navis.lock"
 
-void
-nv_sidecar_dir(const nv_engine *engine, const nv_key *key, char *path)
+static void
+sidecar_dir(const nv_engine *engine, const nv_key *key, char *path)
 {
 	char hex[33];
 
@@ -41,7 +41,7 @@ nv_sidecar_generation_dir(const nv_engine *engine, const nv_key *key,
 {
 	size_t len;
 
-	nv_sidecar_dir(engine, key, path);
+	sidecar_dir(engine, key, path);
 	len = strlen(path);
 	snprintf(path + len, NV_PATH - len, "/g%u", generation);
 }
@@ -109,7 +109,7 @@ nv_sidecar_create(const nv_engine *engine, const nv_key *key,
 	status = make_dir(path, err);
 	if (status != NV_OK)
 		return status;
-	nv_sidecar_dir(engine, key, path);
+	sidecar_dir(engine, key, path);
 	status = make_dir(path, err);
 	if (status != NV_OK)
 		return status;
@@ -160,7 +160,7 @@ nv_sidecar_generations(const nv_engine *engine, const nv_key *key,
 	generation_list list = {.out = out, .max = max};
 	char path[NV_PATH];
 
-	nv_sidecar_dir(engine, key, path);
+	sidecar_dir(engine, key, path);
 	(void) nv_dir_list(path, note_generation, &list, NULL);
 	qsort(out, list.n, sizeof(*out), compare_descending);
 	return list.n;
@@ -209,7 +209,7 @@ nv_sidecar_remove(const nv_engine *engine, const nv_key *key, nv_error *err)
 	char path[NV_PATH];
 	nv_status status;
 
-	nv_sidecar_dir(engine, key, path);
+	sidecar_dir(engine, key, path);
 	status = nv_remove_tree(path, err);
 	/* The database's directory goes with its last sidecar. */
 	*strrchr(path, '/') = '\0';

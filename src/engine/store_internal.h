@@ -253,8 +253,6 @@ extern uint32_t nv_edges_add_slot(nv_store *store, uint64_t page,
 								  bool *old_young);
 /* The slot was born since the last cut; the gate is held shared. */
 extern bool nv_edges_is_young(nv_store *store, uint64_t word);
-extern void nv_edges_release_slot(nv_store *store, uint64_t page,
-								  uint32_t unit);
 /* Releases what the retire list lets go of. */
 extern void nv_edges_reclaim(nv_store *store);
 /* Pages of an opened store, from the map; checks bounds of the words. */

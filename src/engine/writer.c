@@ -35,6 +35,14 @@ stripe_of(const nv_store *store, uint32_t vertex)
 	return &stripes[hash >> 48];
 }
 
+/* With the vertex's stripe and the gate held. */
+static void
+set_word(nv_store *store, uint32_t vertex, uint64_t word)
+{
+	atomic_store(nv_map_field(store, vertex, NV_MAP_WORD), word);
+	atomic_store(&store->dirty, true);
+}
+
 nv_status
 nv_writer_create(nv_store *store, nv_writer **writer, nv_error *err)
 {
@@ -350,8 +358,7 @@ flip(nv_writer *w, nv_rmw_page *page, uint32_t vertex, uint64_t old,
 	pthread_mutex_unlock(&part->latch);
 	page->dirty = true;
 	page->room = nv_edges_room(store, page->page);
-	atomic_store(nv_map_field(store, vertex, NV_MAP_WORD), word);
-	atomic_store(&store->dirty, true);
+	set_word(store, vertex, word);
 	/* What was born since the last cut no root names. */
 	if (old != 0)
 		nv_retire_add(&store->retired, &store->readers, nv_word_slot(old),
@@ -420,31 +427,49 @@ nv_store_relink(nv_writer *writer, uint32_t vertex, uint64_t expected,
 	return status;
 }
 
-nv_status
-nv_store_set_linked(nv_store *store, uint32_t vertex, nv_error *err)
+/*
+ * Holds a vertex's list, which must be there, for set_word; unlock_list lets go
+ * of it.  Nothing is held after an error.
+ */
+static nv_status
+lock_list(nv_store *store, uint32_t vertex, uint64_t *word, nv_error *err)
 {
-	pthread_mutex_t *stripe = stripe_of(store, vertex);
-	nv_status status = nv_store_check(store, err);
-	uint64_t word;
+	nv_status status;
 
-	if (status != NV_OK)
-		return status;
 	pthread_rwlock_rdlock(&store->gate);
-	pthread_mutex_lock(stripe);
-	word = nv_store_edge_word(store, vertex);
-	if (word == 0)
+	pthread_mutex_lock(stripe_of(store, vertex));
+	*word = nv_store_edge_word(store, vertex);
+	if (*word == 0)
 		status = nv_fail(err, NV_EINVAL, 0, "vertex %u has no list", vertex);
 	else
 		status = nv_store_touch_map(store, vertex, NV_MAP_WORD, err);
 	if (status == NV_OK)
-	{
-		atomic_store(nv_map_field(store, vertex, NV_MAP_WORD),
-					 word | NV_LINKED);
-		atomic_store(&store->dirty, true);
-	}
-	pthread_mutex_unlock(stripe);
+		return NV_OK;
+	pthread_mutex_unlock(stripe_of(store, vertex));
 	pthread_rwlock_unlock(&store->gate);
 	return status;
+}
+
+static void
+unlock_list(nv_store *store, uint32_t vertex)
+{
+	pthread_mutex_unlock(stripe_of(store, vertex));
+	pthread_rwlock_unlock(&store->gate);
+}
+
+nv_status
+nv_store_set_linked(nv_store *store, uint32_t vertex, nv_error *err)
+{
+	nv_status status = nv_store_check(store, err);
+	uint64_t word;
+
+	if (status == NV_OK)
+		status = lock_list(store, vertex, &word, err);
+	if (status != NV_OK)
+		return status;
+	set_word(store, vertex, word | NV_LINKED);
+	unlock_list(store, vertex);
+	return NV_OK;
 }
 
 /*
@@ -455,7 +480,6 @@ nv_status
 nv_store_drop_list(nv_store *store, uint32_t vertex, uint64_t *death,
 				   nv_error *err)
 {
-	pthread_mutex_t *stripe = stripe_of(store, vertex);
 	nv_status status = nv_store_check(store, err);
 	uint64_t word, birth;
 
@@ -463,25 +487,17 @@ nv_store_drop_list(nv_store *store, uint32_t vertex, uint64_t *death,
 		status = nv_retire_reserve(&store->retired, err);
 	if (status != NV_OK)
 		return status;
-	pthread_rwlock_rdlock(&store->gate);
-	pthread_mutex_lock(stripe);
-	word = nv_store_edge_word(store, vertex);
-	if (word == 0)
-		status = nv_fail(err, NV_EINVAL, 0, "vertex %u has no list", vertex);
-	else
-		status = nv_store_touch_map(store, vertex, NV_MAP_WORD, err);
-	if (status == NV_OK)
-	{
-		*death = nv_next_sequence(store);
-		birth = nv_edges_is_young(store, word) ? *death : 0;
-		atomic_store(nv_map_field(store, vertex, NV_MAP_WORD), 0);
-		atomic_store(&store->dirty, true);
-		nv_retire_add(&store->retired, &store->readers, nv_word_slot(word),
-					  birth, *death);
-	}
-	pthread_mutex_unlock(stripe);
-	pthread_rwlock_unlock(&store->gate);
+	status = lock_list(store, vertex, &word, err);
 	if (status != NV_OK)
+	{
 		nv_retire_unreserve(&store->retired);
-	return status;
+		return status;
+	}
+	*death = nv_next_sequence(store);
+	birth = nv_edges_is_young(store, word) ? *death : 0;
+	set_word(store, vertex, 0);
+	nv_retire_add(&store->retired, &store->readers, nv_word_slot(word), birth,
+				  *death);
+	unlock_list(store, vertex);
+	return NV_OK;
 }

@@ -509,4 +509,29 @@ wild_run(wild_driver *d, fixture *f, nv_search *search)
 	}
 }
 
+/* --- Searches --- */
+
+static inline nv_search *
+new_search(void)
+{
+	nv_search *search;
+
+	CHECK(nv_search_create(&search, ERR));
+	return search;
+}
+
+/* To its end, on a ring; how many results, all of them checked. */
+static inline uint32_t
+run_on(fixture *f, nv_search *search, const nv_search_options *options,
+	   const float *query, nv_ring *on, const nv_result **results)
+{
+	uint32_t n;
+
+	CHECK(nv_search_start(search, &f->view, options, query, f->buffer, ERR));
+	assert_int_equal(nv_search_run(search, on), NV_OK);
+	n = nv_search_results(search, results);
+	check_results(f, query, *results, n);
+	return n;
+}
+
 #endif

@@ -12,15 +12,8 @@
 #include <unistd.h>
 
 #include "cache.h"
+#include "sanitized.h"
 #include "util.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED
-#endif
-#endif
 
 #define FILES 2
 #define PAGES 60 /* a file */

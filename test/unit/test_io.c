@@ -30,15 +30,8 @@
 
 #include "io_internal.h"
 #include "navis/engine.h"
+#include "sanitized.h"
 #include "util.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED
-#endif
-#endif
 
 #define DATA_SIZE ((uint64_t) 16 * 1024 * 1024)
 #define WORDS_PER_BLOCK (NV_BLOCK / sizeof(uint64_t))

@@ -17,28 +17,6 @@ static fixture tiny, plain, cosine, product, wide;
 static nv_ring *ring_sync, *ring_uring; /* the latter where there is one */
 static nv_ring *ring;                   /* one of them */
 
-static nv_search *
-new_search(void)
-{
-	nv_search *search;
-
-	CHECK(nv_search_create(&search, ERR));
-	return search;
-}
-
-static uint32_t
-run(fixture *f, nv_search *search, const nv_search_options *options,
-	const float *query, nv_ring *on, const nv_result **results)
-{
-	uint32_t n;
-
-	CHECK(nv_search_start(search, &f->view, options, query, f->buffer, ERR));
-	assert_int_equal(nv_search_run(search, on), NV_OK);
-	n = nv_search_results(search, results);
-	check_results(f, query, *results, n);
-	return n;
-}
-
 static double
 recall_of(fixture *f, const nv_search_options *options, nv_ring *on)
 {
@@ -48,7 +26,7 @@ recall_of(fixture *f, const nv_search_options *options, nv_ring *on)
 
 	for (uint32_t q = 0; q < f->n_queries; q++)
 	{
-		uint32_t n = run(f, search, options, query_of(f, q), on, &results);
+		uint32_t n = run_on(f, search, options, query_of(f, q), on, &results);
 
 		assert_int_equal(n, options->k);
 		assert_true(nv_search_get_stats(search)->damaged == 0);
@@ -149,7 +127,7 @@ check_same_everywhere(fixture *f, uint32_t width)
 	fixture_reopen(f, 0);
 	for (uint32_t q = 0; q < n; q++)
 	{
-		run(f, search, &options, query_of(f, q), ring_sync, &results);
+		run_on(f, search, &options, query_of(f, q), ring_sync, &results);
 		want[q] = outcome_of(f, search, query_of(f, q));
 		assert_true(want[q].stats.cache_hits == 0);
 		assert_true(want[q].stats.bytes >=
@@ -162,7 +140,7 @@ check_same_everywhere(fixture *f, uint32_t width)
 		assert_same_outcome(&want[q], &got);
 		if (ring_uring == NULL)
 			continue;
-		run(f, search, &options, query_of(f, q), ring_uring, &results);
+		run_on(f, search, &options, query_of(f, q), ring_uring, &results);
 		got = outcome_of(f, search, query_of(f, q));
 		assert_same_outcome(&want[q], &got);
 	}
@@ -170,7 +148,7 @@ check_same_everywhere(fixture *f, uint32_t width)
 	for (uint32_t round = 0; round < 2; round++)
 		for (uint32_t q = 0; q < n; q++)
 		{
-			run(f, search, &options, query_of(f, q), ring_sync, &results);
+			run_on(f, search, &options, query_of(f, q), ring_sync, &results);
 			got = outcome_of(f, search, query_of(f, q));
 			assert_same_outcome(&want[q], &got);
 			hits += got.stats.cache_hits;
@@ -212,7 +190,7 @@ test_page_search_saves_reads(void **state)
 			const nv_search_stats *stats = nv_search_get_stats(search);
 
 			options.single_lists = single == 1;
-			run(f, search, &options, query_of(f, q), ring, &results);
+			run_on(f, search, &options, query_of(f, q), ring, &results);
 			pages[single] += stats->edge_pages;
 			explored[single] += stats->explored;
 			hops[single] += stats->hops;
@@ -246,7 +224,7 @@ check_casr(fixture *f, uint32_t k, uint32_t w)
 		uint32_t n, want, gap;
 
 		memset(f->asked, 0, (size_t) f->n * 4);
-		run(f, search, &options, query, ring, &results);
+		run_on(f, search, &options, query, ring, &results);
 		n = explored_in_order(f, query, order);
 		assert_int_equal(n, stats->explored);
 		want = loads_by_hand(f, query, order, n, k, w, &gap);
@@ -298,10 +276,10 @@ test_resumed_equals_single(void **state)
 		outcome whole, parts;
 
 		options.list_size = 90;
-		run(f, search, &options, query, ring, &results);
+		run_on(f, search, &options, query, ring, &results);
 		whole = outcome_of(f, search, query);
 		options.list_size = 15;
-		run(f, search, &options, query, ring, &results);
+		run_on(f, search, &options, query, ring, &results);
 		for (uint32_t list = 30; list <= 90; list += 30)
 		{
 			assert_false(nv_search_exhausted(search));
@@ -336,11 +314,11 @@ check_resumed(fixture *f, uint32_t width, uint32_t window)
 		uint32_t n, explored = 0;
 
 		options.list_size = 100;
-		n = run(f, search, &options, query, ring, &results);
+		n = run_on(f, search, &options, query, ring, &results);
 		found_whole += found_of(truth, results, n);
 		options.list_size = 10;
 		memset(f->asked, 0, (size_t) f->n * 4);
-		run(f, search, &options, query, ring, &results);
+		run_on(f, search, &options, query, ring, &results);
 		CHECK(nv_search_more(search, 20, 50, window, f->buffer, ERR));
 		assert_int_equal(nv_search_run(search, ring), NV_OK);
 		CHECK(nv_search_more(search, 20, 100, window, f->buffer, ERR));
@@ -411,7 +389,7 @@ check_exhaustive(fixture *f, uint32_t first_list, uint32_t factor,
 	options.from_medoid = true;
 	options.single_lists = single_lists;
 	options.k = first_list;
-	n = run(f, search, &options, query_of(f, 0), ring, &results);
+	n = run_on(f, search, &options, query_of(f, 0), ring, &results);
 	while (!nv_search_exhausted(search))
 	{
 		assert_int_equal(n, NV_MIN(list, f->n));
@@ -467,7 +445,7 @@ test_deleted(void **state)
 
 		brute_force(f, query_of(f, q), truth);
 		/* check_results refuses dead ones. */
-		n = run(f, search, &options, query_of(f, q), ring, &results);
+		n = run_on(f, search, &options, query_of(f, q), ring, &results);
 		found += found_of(truth, results, n);
 		/* Traversed, but not loaded. */
 		assert_true(stats->vectors < stats->explored);
@@ -488,7 +466,7 @@ test_deleted_between_rounds(void **state)
 	const nv_result *results;
 	uint32_t first, n;
 
-	run(f, search, &options, query_of(f, 0), ring, &results);
+	run_on(f, search, &options, query_of(f, 0), ring, &results);
 	first = results[0].vertex;
 	f->dead[first] = true;
 	CHECK(nv_search_more(search, FIXTURE_K, 60, NV_CASR_ALL, f->buffer, ERR));
@@ -514,10 +492,10 @@ test_exclude(void **state)
 		uint32_t n;
 
 		options.exclude = NV_NO_VERTEX;
-		run(f, search, &options, row, ring, &results);
+		run_on(f, search, &options, row, ring, &results);
 		assert_int_equal(results[0].vertex, i);
 		options.exclude = i;
-		n = run(f, search, &options, row, ring, &results);
+		n = run_on(f, search, &options, row, ring, &results);
 		assert_int_equal(n, FIXTURE_K);
 		for (uint32_t r = 0; r < n; r++)
 			assert_true(results[r].vertex != i);
@@ -572,20 +550,20 @@ test_extremes(void **state)
 	options.k = 300;
 	options.window = 0;
 	options.entrance_list = 1;
-	n = run(f, search, &options, query_of(f, 0), ring, &results);
+	n = run_on(f, search, &options, query_of(f, 0), ring, &results);
 	assert_int_equal(n, 300);
 	options.k = 1;
-	n = run(f, search, &options, query_of(f, 1), ring, &results);
+	n = run_on(f, search, &options, query_of(f, 1), ring, &results);
 	assert_int_equal(n, 1);
 	assert_int_equal(nv_search_get_stats(search)->vectors, 1);
 	options.list_size = UINT32_MAX;
 	options.window = NV_CASR_ALL;
-	n = run(f, search, &options, query_of(f, 2), ring, &results);
+	n = run_on(f, search, &options, query_of(f, 2), ring, &results);
 	assert_int_equal(n, 1);
 	assert_int_equal(results[0].vertex, f->truth[2 * FIXTURE_K]);
 	assert_true(nv_search_exhausted(search));
 	options.k = UINT32_MAX / 1024;
-	n = run(f, search, &options, query_of(f, 2), ring, &results);
+	n = run_on(f, search, &options, query_of(f, 2), ring, &results);
 	assert_true(n > f->n * 9 / 10);
 	nv_search_free(search);
 }

@@ -15,39 +15,17 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "sanitized.h"
 #include "search_fixture.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED
-#endif
-#endif
 
 static fixture plain, wide;
 static nv_ring *ring;
-
-static nv_search *
-new_search(void)
-{
-	nv_search *search;
-
-	CHECK(nv_search_create(&search, ERR));
-	return search;
-}
 
 static uint32_t
 run(fixture *f, nv_search *search, const nv_search_options *options,
 	const float *query, const nv_result **results)
 {
-	uint32_t n;
-
-	CHECK(nv_search_start(search, &f->view, options, query, f->buffer, ERR));
-	assert_int_equal(nv_search_run(search, ring), NV_OK);
-	n = nv_search_results(search, results);
-	check_results(f, query, *results, n);
-	return n;
+	return run_on(f, search, options, query, ring, results);
 }
 
 /* --- Damage on disk --- */

@@ -4,36 +4,10 @@
  *		every write of a page, torn or whole; how far the file grows; pages that
  *		an opened store knows little of.
  */
-#include "store_fixture.h"
+#include "store_dirs.h"
 
 #include "io_internal.h"
 #include "store_internal.h"
-
-static char dir[NAME], copy[NAME];
-
-static int
-make_two(void **state)
-{
-	make_directory(dir);
-	make_directory(copy);
-	return 0;
-}
-
-static int
-remove_two(void **state)
-{
-	remove_directory(dir);
-	remove_directory(copy);
-	return 0;
-}
-
-static void
-checkpoint(nv_store *store)
-{
-	nv_checkpoint_hooks hooks = {0};
-
-	ok(nv_store_checkpoint(store, &hooks, &why));
-}
 
 static void
 relink_to(nv_writer *w, uint32_t vertex, int version)
@@ -116,7 +90,7 @@ test_torn_writes(void **state)
 	for (int round = 0; round < 8; round++)
 	{
 		torn_store->edges.file->ops = real_ops;
-		checkpoint(torn_store);
+		publish(torn_store);
 		memcpy(published, version, sizeof(version));
 		torn_store->edges.file->ops = &ops;
 		for (int i = 0; i < 300; i++)
@@ -168,10 +142,10 @@ churn(nv_store *store, int *version, uint64_t *seed, int relinks)
 		relink_to(writer, v, version[v]);
 		/* Dead lists are a sixteenth of all. */
 		if (i % (VERTICES / 16) == 0)
-			checkpoint(store);
+			publish(store);
 	}
 	nv_writer_destroy(writer);
-	checkpoint(store);
+	publish(store);
 	nv_store_get_stats(store, &stats);
 	assert_int_equal(stats.retired_slots, 0);
 	assert_int_equal(stats.rmw_pages, 0);
@@ -188,7 +162,7 @@ test_growth(void **state)
 	double ratio;
 
 	memset(version, 0, sizeof(version));
-	checkpoint(store);
+	publish(store);
 	stats = churn(store, version, &seed, 20000);
 	ratio = (double) stats.edge_pages / (double) fresh_pages(version);
 	print_message("%.2f x a fresh file\n", ratio);
@@ -224,7 +198,7 @@ test_young_slots(void **state)
 	nv_store_stats first, stats;
 	nv_writer *writer;
 
-	checkpoint(store);
+	publish(store);
 	nv_store_get_stats(store, &first);
 	ok(nv_writer_create(store, &writer, &why));
 	/* Born and died between two cuts: the same units again and again. */
@@ -241,13 +215,13 @@ test_young_slots(void **state)
 				  (unsigned long long) stats.edge_pages,
 				  (unsigned long long) first.edge_pages);
 	assert_true(stats.edge_pages <= first.edge_pages + 8);
-	checkpoint(store);
+	publish(store);
 	/* Now it is in a root: kept until the next. */
 	relink_to(writer, 17, 5);
 	ok(nv_store_write_back(store, &why));
 	nv_store_get_stats(store, &stats);
 	assert_int_equal(stats.retired_slots, 1);
-	checkpoint(store);
+	publish(store);
 	nv_store_get_stats(store, &stats);
 	assert_int_equal(stats.retired_slots, 0);
 	nv_writer_destroy(writer);

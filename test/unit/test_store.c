@@ -4,7 +4,7 @@
  *		of every kind, crashes between the steps of a checkpoint, reuse of
  *		space.
  */
-#include "store_fixture.h"
+#include "store_dirs.h"
 
 #include <errno.h>
 
@@ -17,24 +17,6 @@
 #else
 #define DAMAGES 400
 #endif
-
-static char dir[NAME], copy[NAME];
-
-static int
-make_two(void **state)
-{
-	make_directory(dir);
-	make_directory(copy);
-	return 0;
-}
-
-static int
-remove_two(void **state)
-{
-	remove_directory(dir);
-	remove_directory(copy);
-	return 0;
-}
 
 static uint64_t
 lsn_of(void *arg)

@@ -4,42 +4,13 @@
  *		after opening again, ids that come back, and several threads that add
  *		while checkpoints are cut.
  */
-#include "store_fixture.h"
+#include "store_dirs.h"
 
 #include "io_internal.h"
+#include "must.h"
 #include "store_internal.h"
 
 #define CODE 12 /* bytes */
-
-static char dir[NAME], copy[NAME];
-
-#define must(cond)                                                             \
-	((cond) ? (void) 0                                                         \
-			: (fprintf(stderr, "%s, line %d\n", #cond, __LINE__), abort()))
-
-static int
-make_two(void **state)
-{
-	make_directory(dir);
-	make_directory(copy);
-	return 0;
-}
-
-static int
-remove_two(void **state)
-{
-	remove_directory(dir);
-	remove_directory(copy);
-	return 0;
-}
-
-static void
-checkpoint(nv_store *store)
-{
-	nv_checkpoint_hooks hooks = {0};
-
-	ok(nv_store_checkpoint(store, &hooks, &why));
-}
 
 static nv_store *
 open_at(const char *name, uint32_t align)
@@ -207,11 +178,11 @@ check_dim(uint32_t dim, uint32_t align)
 	uint32_t vertex[ADDED];
 	nv_store_stats stats;
 
-	checkpoint(store);
+	publish(store);
 	nv_store_close(store);
 	store = open_at(dir, align);
 	add_some(store, vertex);
-	checkpoint(store);
+	publish(store);
 	nv_store_close(store);
 	store = open_at(dir, align);
 	compare_base(store);
@@ -226,7 +197,7 @@ check_dim(uint32_t dim, uint32_t align)
 			assert_true(nv_store_edge_word(store, vertex[n]) == 0);
 	}
 	add_again(store, vertex);
-	checkpoint(store);
+	publish(store);
 	for (uint32_t n = 0; n < ADDED; n++)
 		if (has_list(n))
 			compare_row(store, n, vertex[n]);
@@ -274,14 +245,14 @@ test_add_lost(void **state)
 	nv_store *store = build_store(dir, 25, CODE, NULL);
 	uint32_t vertex[ADDED];
 
-	checkpoint(store);
+	publish(store);
 	add_some(store, vertex);
 	nv_store_close(store);
 	store = open_at(dir, NV_SECTOR);
 	assert_int_equal(nv_store_vertices(store), VERTICES);
 	compare_base(store);
 	add_some(store, vertex); /* over the bytes of the lost ones */
-	checkpoint(store);
+	publish(store);
 	for (uint32_t n = 0; n < ADDED; n++)
 		if (has_list(n))
 			compare_row(store, n, vertex[n]);
@@ -320,13 +291,13 @@ check_free(uint32_t dim, uint32_t align)
 	nv_store_stats stats;
 	nv_writer *w;
 
-	checkpoint(store);
+	publish(store);
 	nv_store_close(store);
 	store = open_at(dir, align);
 	memset(taken, true, VERTICES);
 	ok(nv_writer_create(store, &w, &why));
 	(void) add_listed(store, w, 0, ADDED, vertex, taken);
-	checkpoint(store);
+	publish(store);
 	for (uint32_t n = 0; n < ADDED; n++)
 		taken[vertex[n]] = true;
 	for (uint32_t n = 0; n < ADDED; n += 3)
@@ -349,7 +320,7 @@ check_free(uint32_t dim, uint32_t align)
 		compare_row(old, n, vertex[n]);
 	nv_store_close(old);
 	/* Afterwards they come first. */
-	checkpoint(store);
+	publish(store);
 	nv_store_get_stats(store, &stats);
 	assert_int_equal(stats.freed_vertices, 0);
 	for (uint32_t n = 0; n < ADDED; n += 3)
@@ -359,7 +330,7 @@ check_free(uint32_t dim, uint32_t align)
 	ids = nv_store_vertices(store);
 	assert_true(add_listed(store, w, ADDED + 80, 90, vertex, taken) >= 80);
 	assert_true(nv_store_vertices(store) <= ids + 64);
-	checkpoint(store);
+	publish(store);
 	nv_writer_destroy(w);
 	nv_store_close(store);
 	store = open_at(dir, align);
@@ -474,7 +445,7 @@ test_add_checkpoint(void **state)
 	pthread_t thread[THREADS];
 
 	shared = build_store(dir, 25, CODE, NULL);
-	checkpoint(shared);
+	publish(shared);
 	for (uintptr_t t = 0; t < THREADS; t++)
 	{
 		where[t] = nv_alloc_array(MOST, sizeof(uint32_t));
