@@ -167,6 +167,22 @@ set_limits(nv_store *store, uint32_t least, uint32_t most)
 	pthread_mutex_unlock(&store->rmw.lock);
 }
 
+/* Until so many pages are sealed, those being written among them. */
+static void
+await_sealed(nv_store *store, uint32_t n)
+{
+	uint32_t sealed = 0;
+
+	for (int i = 0; i < WAIT_MS && sealed < n; i++)
+	{
+		usleep(1000);
+		pthread_mutex_lock(&store->rmw.lock);
+		sealed = store->rmw.sealed_count;
+		pthread_mutex_unlock(&store->rmw.lock);
+	}
+	assert_true(sealed >= n);
+}
+
 /* A store on such a disk, published once; rings write it by slow_pwrite. */
 static nv_store *
 slow_store(nv_writer **writer)
@@ -418,7 +434,7 @@ test_give_up(void **state)
 	nv_writer_set_cancel(a.writer, is_cancelled, &a);
 	set_disk(true, 0);
 	assert_int_equal(pthread_create(&a.thread, NULL, relink_on, &a), 0);
-	/* A write is under way, and so many pages wait that the next is due. */
+	/* A write is under way ... */
 	for (int i = 0; i < WAIT_MS && writes == 0; i++)
 	{
 		usleep(1000);
@@ -427,7 +443,9 @@ test_give_up(void **state)
 		pthread_mutex_unlock(&disk_lock);
 	}
 	assert_true(writes > 0);
-	usleep(50000);
+	/* ... of 20 pages at most, and so many wait that the next is due. */
+	set_limits(store, 8, 20 + 20);
+	await_sealed(store, 20 + 20);
 	atomic_store(&a.cancel, true);
 	assert_true(await(&a.over));
 	pthread_join(a.thread, NULL);
