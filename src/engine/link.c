@@ -431,15 +431,31 @@ read_list(nv_linker *l, uint32_t vertex, const page_set *set, uint64_t *word,
 	return NV_OK;
 }
 
-/* Who leaves the full list of centre, l->list with the newcomer at its end. */
+static const float *
+list_place(void *arg, uint32_t number)
+{
+	const nv_linker *l = arg;
+
+	return l->list_places + (size_t) number * l->body->view.gspace.gdim;
+}
+
+/*
+ * A list that has outgrown the cap, l->list with the newcomer at its end: it is
+ * pruned by decoded codes to the target of a build's lists.  So the next
+ * newcomers find room, and a prune is paid for by all of them.  Returns the
+ * new degree; *kept: the newcomer is still there, as it is if it must stay.
+ */
 static uint32_t
-choose_leaver(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay)
+shorten_list(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay,
+			 bool *kept)
 {
 	nv_candidate cand[NV_MAX_DEGREE + 1];
-	const float *vector[NV_MAX_DEGREE + 1];
+	uint32_t old[NV_MAX_DEGREE + 1], picks[NV_MAX_DEGREE];
 	const nv_store *store = l->body->store;
 	uint32_t gdim = l->body->view.gspace.gdim;
+	uint32_t target = nv_prune_target(count - 1);
 	float *middle = l->list_places + (size_t) count * gdim;
+	uint32_t degree;
 
 	nv_pq_decode_projected(l->body->pq, nv_store_code(store, centre), middle);
 	for (uint32_t i = 0; i < count; i++)
@@ -448,11 +464,21 @@ choose_leaver(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay)
 
 		nv_pq_decode_projected(l->body->pq, nv_store_code(store, l->list[i]),
 							   place);
-		vector[i] = place;
-		cand[i] = (nv_candidate){nv_l2sq(middle, place, gdim), l->list[i]};
+		cand[i] = (nv_candidate){nv_l2sq(middle, place, gdim), i};
+		old[i] = l->list[i];
 	}
-	return nv_delta_prune(cand, vector, count, count - 1, must_stay,
-						  l->body->params.alpha, gdim);
+	degree = nv_robust_prune(cand, count, target, l->body->params.alpha, target,
+							 gdim, list_place, l, l->prune_scratch, picks);
+	*kept = false;
+	for (uint32_t i = 0; i < degree; i++)
+	{
+		l->list[i] = old[picks[i]];
+		*kept |= picks[i] == count - 1;
+	}
+	if (must_stay && !*kept)
+		l->list[degree - 1] = old[count - 1];
+	*kept |= must_stay;
+	return degree;
 }
 
 /* One back edge; *kept: the list names the newcomer now. */
@@ -478,13 +504,8 @@ link_back(nv_linker *l, uint32_t vertex, uint32_t newcomer, bool must_stay,
 		l->list[degree++] = newcomer;
 		if (degree > max_degree)
 		{
-			uint32_t leaves = choose_leaver(l, vertex, degree, must_stay);
-
-			*kept = leaves != degree - 1;
+			degree = shorten_list(l, vertex, degree, must_stay, kept);
 			atomic_fetch_add(&l->counters->overflows, 1);
-			if (!*kept)
-				return NV_OK;
-			l->list[leaves] = l->list[--degree];
 		}
 		status = nv_store_relink(l->writer, vertex, word, l->list, degree, err);
 	} while (status == NV_EBUSY);

@@ -39,15 +39,6 @@
 /* Floats compared between two questions to params->cancel: below 1 ms. */
 #define CANCEL_WORK (UINT64_C(1) << 20)
 
-/*
- * Share of the cap a new or overflowing list is pruned to.  Without slack
- * below the cap overflows become the main cost: on 100k word vectors with
- * R = 96 and lists filled up to 32 the whole build takes 2.6 times the CPU
- * time, for 0.1 points of recall@10 at L = 100.
- */
-#define TARGET_NUM 4
-#define TARGET_DEN 5
-
 #define SPINS_BEFORE_YIELD 100
 
 #define THREADS_MAX 1024
@@ -739,7 +730,7 @@ nv_vamana_build(const nv_vamana_params *params, const float *rows,
 	memset(graph, 0, sizeof(*graph));
 	if (status != NV_OK)
 		return status;
-	b.target = NV_MAX(b.cap * TARGET_NUM / TARGET_DEN, 1);
+	b.target = nv_prune_target(b.cap);
 	b.expanded_cap = 4 * params->list_size + NV_BUILD_EXPANDED_SPARE;
 	b.step = golden_step(n);
 	b.threads = NV_MIN(NV_MAX(params->threads, 1), THREADS_MAX);

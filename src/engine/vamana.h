@@ -51,6 +51,18 @@ extern uint64_t nv_vamana_memory(uint64_t n, uint32_t max_degree,
 								 uint32_t threads);
 
 /*
+ * A list of the build, and one that overflows, are pruned to four fifths of
+ * the cap.  Without slack below the cap overflows become the main cost: on
+ * 100k word vectors with R = 96 and lists filled up to 32 the whole build takes
+ * 2.6 times the CPU time, for 0.1 points of recall@10 at L = 100.
+ */
+static inline uint32_t
+nv_prune_target(uint32_t max_degree)
+{
+	return max_degree * 4 / 5 > 1 ? max_degree * 4 / 5 : 1;
+}
+
+/*
  * RobustPrune: of count candidates (ids with squared distances to the centre,
  * sorted by distance then id by this function), keep at most max_degree.
  * vector(arg, id) gives a candidate's gdim floats.  Writes the kept ids
