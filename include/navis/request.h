@@ -414,7 +414,7 @@ typedef struct nv_req_info
 	uint64_t seek_explored,
 		seek_vectors;   /* vertices explored, vectors loaded */
 	uint64_t relinks;   /* lists rewritten for back edges */
-	uint64_t overflows; /* of these, full ones: delta prunes */
+	uint64_t overflows; /* of these, full ones that were pruned */
 	uint64_t moved;     /* of the relinks: the list went to another page */
 	uint64_t promotions;
 	uint64_t insert_failures; /* rows put back for another try */

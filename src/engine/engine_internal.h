@@ -132,7 +132,7 @@ typedef struct nv_insert_counters
 	_Atomic uint64_t explored;   /* vertices they explored */
 	_Atomic uint64_t vectors;    /* vectors they loaded */
 	_Atomic uint64_t relinks;    /* lists rewritten for back edges */
-	_Atomic uint64_t overflows;  /* of these, full ones: delta prunes */
+	_Atomic uint64_t overflows;  /* of these, full ones that were pruned */
 	_Atomic uint64_t moved;      /* of these: to another page */
 	_Atomic uint64_t promotions; /* new members of the entrance graph */
 	_Atomic uint64_t failures;   /* rows that wait for another try */

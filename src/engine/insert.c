@@ -22,6 +22,7 @@
  * "Concurrency" 5), 6 ("Insert").
  */
 #include "linker.h"
+#include "pq_internal.h"
 
 #include "navis/hash.h"
 
@@ -157,9 +158,9 @@ add_vertex(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 		status = written;
 	if (status != NV_OK)
 		return status;
-	nv_drift_add(
-		&l->body->drift,
-		nv_pq_encode_error(l->body->pq, nv_search_mapped(l->search), l->code));
+	nv_drift_add(&l->body->drift,
+				 nv_pq_encode_projected_error(
+					 l->body->pq, nv_search_turned(l->search), l->code));
 	return nv_store_enter_vertex(l->writer, hash, l->code, vertex, err);
 }
 

@@ -5,11 +5,11 @@
  *
  * A search with a frontier of its own (|E_pos|) gives the explored set; CASR
  * loads the nearest of it.  RobustPrune takes exact vectors where there are
- * some and decoded codes elsewhere, all in code space, where distances are
- * those of graph space and decoding needs no rotation.  Each chosen neighbour
- * gets a back edge, out of place like every change of a list; a full list
- * gives one up by decoded codes.  Lists are read before anything is locked;
- * a list that changed meanwhile is read again.
+ * some, in graph space, and decoded codes elsewhere, in code space, where
+ * distances are the same and decoding needs no rotation.  Each chosen neighbour
+ * gets a back edge, out of place like every change of a list; one that has
+ * outgrown the cap is pruned by decoded codes.  Lists are read before anything
+ * is locked; a list that changed meanwhile is read again.
  *
  * Source: navis-system.txt, CASR and NAVIS-Update; algorithms.md section 9;
  * design.md section 4, "Position seeking", "Concurrency".
@@ -50,8 +50,10 @@ let_go(nv_linker *l)
 	free(l->record);
 	free(l->cand);
 	free(l->vertex);
+	free(l->met);
+	free(l->chosen);
 	free(l->places);
-	free(l->turned);
+	free(l->exact);
 	free(l->prune_scratch);
 	free(l->list);
 	free(l->list_places);
@@ -72,11 +74,13 @@ take_memory(nv_linker *l)
 	l->record = aligned_alloc(NV_BLOCK, nv_round_up(record, NV_BLOCK));
 	l->prune_scratch = nv_alloc(nv_prune_scratch_size());
 	l->list = nv_alloc_array(params->max_degree + 1, sizeof(*l->list));
+	l->chosen = nv_alloc_array(params->max_degree, sizeof(*l->chosen));
 	/* The list, the newcomer and the centre. */
 	l->list_places = nv_alloc_array(params->max_degree + 2, row);
 	l->page = aligned_alloc(NV_BLOCK, NV_PAGE);
 	return l->code != NULL && l->record != NULL && l->prune_scratch != NULL &&
-		   l->list != NULL && l->list_places != NULL && l->page != NULL;
+		   l->chosen != NULL && l->list != NULL && l->list_places != NULL &&
+		   l->page != NULL;
 }
 
 static bool
@@ -232,37 +236,50 @@ place_of(void *arg, uint32_t candidate)
 	return l->places + (size_t) candidate * l->body->view.gspace.gdim;
 }
 
+static const float *
+exact_of(void *arg, uint32_t candidate)
+{
+	const nv_linker *l = arg;
+
+	return l->exact[candidate];
+}
+
 /*
  * Explored vertices as candidates; with dead ones only if all are, and never
- * with one that is about to be freed.  Places of loaded vectors come first, so
- * that all are projected at once: the rotation is read from memory once and
- * not for each of them.
+ * with one that is about to be freed.  All have a decoded place; the loaded
+ * vectors stay in graph space, for turning one of them costs gdim^2 operations
+ * and comparing it with another one gdim.  *error: of a code, measured from the
+ * row: on average a vector is so much farther than its code (squared).
  */
 static uint32_t
-collect(nv_linker *l, uint32_t self, bool with_dead)
+collect(nv_linker *l, uint32_t self, bool with_dead, float *error)
 {
-	const nv_pq *pq = l->body->pq;
 	uint32_t gdim = l->body->view.gspace.gdim;
 	uint32_t met = nv_search_n_met(l->search), n = 0, exact = 0;
+	double sum = 0;
 
 	for (uint32_t i = 0; i < met; i++)
 	{
 		nv_met m = nv_search_met(l->search, i);
-		uint32_t place = m.vector != NULL ? exact : met - 1 - (n - exact);
 
 		if (m.vertex == self || nv_body_dying(l->body, m.vertex) ||
 			!(with_dead || nv_body_live(l->body, m.vertex)))
 			continue;
+		nv_pq_decode_projected(l->body->pq,
+							   nv_store_code(l->body->store, m.vertex),
+							   l->places + (size_t) n * gdim);
 		if (m.vector != NULL)
-			memcpy(l->turned + (size_t) exact++ * gdim, m.vector,
-				   gdim * sizeof(float));
-		else
-			nv_pq_decode_projected(pq, nv_store_code(l->body->store, m.vertex),
-								   l->places + (size_t) place * gdim);
-		l->vertex[place] = m.vertex;
-		l->cand[n++] = (nv_candidate){m.dist, place};
+		{
+			sum += (double) m.dist - (double) m.code_dist;
+			exact++;
+		}
+		l->exact[n] = m.vector;
+		l->vertex[n] = m.vertex;
+		l->met[n] = i;
+		l->cand[n] = (nv_candidate){m.dist, n};
+		n++;
 	}
-	nv_pq_project(pq, l->turned, gdim, exact, l->places, l->turned);
+	*error = exact > 0 && sum > 0 ? (float) (sum / exact) : 0.0f;
 	return n;
 }
 
@@ -286,25 +303,31 @@ choose_neighbours(nv_linker *l, uint32_t self, uint32_t *ids, uint32_t *degree,
 	uint32_t gdim = l->body->view.gspace.gdim;
 	uint32_t max_degree = nv_store_get_params(l->body->store)->max_degree;
 	size_t met = nv_search_n_met(l->search);
+	nv_exact_places exact = {.vector = exact_of};
 	uint32_t n;
 
 	if (!nv_grow(&l->cand, &l->cap_cand, met, sizeof(*l->cand)) ||
 		!nv_grow(&l->vertex, &l->cap_vertex, met, sizeof(*l->vertex)) ||
+		!nv_grow(&l->met, &l->cap_met, met, sizeof(*l->met)) ||
 		!nv_grow(&l->places, &l->cap_places, met * gdim, sizeof(*l->places)) ||
-		!nv_grow(&l->turned, &l->cap_turned, met * gdim, sizeof(*l->turned)))
+		!nv_grow(&l->exact, &l->cap_exact, met, sizeof(*l->exact)))
 		return nv_fail(err, NV_ENOMEM, 0,
 					   "no memory to choose among %zu vertices", met);
-	n = collect(l, self, false);
+	n = collect(l, self, false, &exact.error);
 	if (n == 0)
-		n = collect(l, self, true);
+		n = collect(l, self, true, &exact.error);
 	if (n == 0 && met_dying(l))
 		return nv_fail(err, NV_EBUSY, 0,
 					   "all vertices around are about to be freed");
-	*degree = nv_robust_prune(l->cand, n, max_degree, l->body->params.alpha,
-							  NV_BUILD_FILL(max_degree), gdim, place_of, l,
-							  l->prune_scratch, ids);
+	*degree =
+		nv_robust_prune_mixed(l->cand, n, max_degree, l->body->params.alpha,
+							  NV_BUILD_FILL(max_degree), gdim, place_of, &exact,
+							  l, l->prune_scratch, ids);
 	for (uint32_t i = 0; i < *degree; i++)
+	{
+		l->chosen[i] = l->met[ids[i]];
 		ids[i] = l->vertex[ids[i]];
+	}
 	return NV_OK;
 }
 
@@ -342,9 +365,21 @@ count_pages(nv_linker *l, const page_set *set)
 	nv_count(&l->counters->bytes, (uint64_t) reads * NV_PAGE);
 }
 
-/* Fetches the pages of up to LINK_PAGES lists, all reads at once. */
+/* A chosen neighbour's list is still the one that was explored: *met. */
+static bool
+as_explored(const nv_linker *l, uint32_t number, nv_met *met)
+{
+	*met = nv_search_met(l->search, number);
+	return met->list != NULL &&
+		   met->word == nv_store_edge_word(l->body->store, met->vertex);
+}
+
+/*
+ * Fetches the pages of up to LINK_PAGES lists, all reads at once; not those of
+ * lists that are as they were explored.
+ */
 static void
-fetch_pages(nv_linker *l, const uint32_t *ids, uint32_t n, page_set *set)
+fetch_pages(nv_linker *l, const uint32_t *numbers, uint32_t n, page_set *set)
 {
 	nv_store *store = l->body->store;
 	nv_completion done[LINK_PAGES];
@@ -353,11 +388,13 @@ fetch_pages(nv_linker *l, const uint32_t *ids, uint32_t n, page_set *set)
 	set->bytes = nv_ring_arena(l->ring);
 	for (uint32_t i = 0; i < n; i++)
 	{
-		uint64_t page = nv_word_page(nv_store_edge_word(store, ids[i]));
+		nv_met met;
+		bool known = as_explored(l, numbers[i], &met);
+		uint64_t page = nv_word_page(nv_store_edge_word(store, met.vertex));
 		uint8_t *bytes = set->bytes + (size_t) set->n * NV_PAGE;
 		uint32_t at = set->n;
 
-		if (page_at_hand(set, page) != NULL)
+		if (known || page_at_hand(set, page) != NULL)
 			continue;
 		set->page[at] = page;
 		set->result[at] = NV_PAGE;
@@ -481,12 +518,31 @@ shorten_list(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay,
 	return degree;
 }
 
-/* One back edge; *kept: the list names the newcomer now. */
+/* The list of a chosen neighbour: as it was explored, or read. */
 static nv_status
-link_back(nv_linker *l, uint32_t vertex, uint32_t newcomer, bool must_stay,
+list_of(nv_linker *l, uint32_t number, const page_set *set, uint64_t *word,
+		uint32_t *degree, nv_error *err)
+{
+	nv_met met;
+
+	if (!as_explored(l, number, &met))
+		return read_list(l, met.vertex, set, word, degree, err);
+	*word = met.word;
+	*degree = met.degree;
+	memcpy(l->list, met.list, met.degree * sizeof(*met.list));
+	return NV_OK;
+}
+
+/*
+ * One back edge, from the vertex that has this number in the search; *kept: its
+ * list names the newcomer now.
+ */
+static nv_status
+link_back(nv_linker *l, uint32_t number, uint32_t newcomer, bool must_stay,
 		  const page_set *set, bool *kept, nv_error *err)
 {
 	uint32_t max_degree = nv_store_get_params(l->body->store)->max_degree;
+	uint32_t vertex = nv_search_met(l->search, number).vertex;
 	nv_status status;
 	uint64_t word;
 
@@ -494,7 +550,7 @@ link_back(nv_linker *l, uint32_t vertex, uint32_t newcomer, bool must_stay,
 	{
 		uint32_t degree;
 
-		status = read_list(l, vertex, set, &word, &degree, err);
+		status = list_of(l, number, set, &word, &degree, err);
 		if (status != NV_OK)
 			return status;
 		*kept = true;
@@ -518,11 +574,14 @@ link_back(nv_linker *l, uint32_t vertex, uint32_t newcomer, bool must_stay,
 	return NV_OK;
 }
 
-/* Back edges from all neighbours; one at least stays. */
+/*
+ * Back edges from all neighbours chosen after the last seek; one at least
+ * stays.
+ */
 static nv_status
-link_back_all(nv_linker *l, uint32_t vertex, const uint32_t *ids,
-			  uint32_t degree, nv_error *err)
+link_back_all(nv_linker *l, uint32_t vertex, uint32_t degree, nv_error *err)
 {
+	const uint32_t *chosen = l->chosen;
 	nv_status status = NV_OK;
 	bool reachable = false, kept = false;
 	page_set set;
@@ -532,17 +591,17 @@ link_back_all(nv_linker *l, uint32_t vertex, const uint32_t *ids,
 	{
 		uint32_t n = NV_MIN(degree - first, (uint32_t) LINK_PAGES);
 
-		fetch_pages(l, ids + first, n, &set);
+		fetch_pages(l, chosen + first, n, &set);
 		for (uint32_t i = first; i < first + n && status == NV_OK; i++)
 		{
-			status = link_back(l, ids[i], vertex, false, &set, &kept, err);
+			status = link_back(l, chosen[i], vertex, false, &set, &kept, err);
 			reachable |= kept;
 		}
 	}
 	if (status == NV_OK && !reachable && degree > 0)
 	{
 		set.n = 0;
-		status = link_back(l, ids[0], vertex, true, &set, &kept, err);
+		status = link_back(l, chosen[0], vertex, true, &set, &kept, err);
 	}
 	return status;
 }
@@ -584,7 +643,7 @@ nv_link_vertex(nv_linker *l, uint32_t vertex, nv_error *err)
 		return nv_fail(err, NV_ELIMIT, 0,
 					   "all %d reader slots of the index are taken",
 					   NV_EPOCH_SLOTS);
-	status = link_back_all(l, vertex, ids, degree, err);
+	status = link_back_all(l, vertex, degree, err);
 	nv_store_leave(store, epoch);
 	if (status == NV_OK)
 		status = nv_store_set_linked(store, vertex, err);
@@ -669,7 +728,7 @@ nv_link_again(nv_linker *l, uint32_t vertex, float *row, nv_error *err)
 	if (status == NV_OK && own == 0)
 		status = write_list(l, vertex, ids, degree, err);
 	if (status == NV_OK)
-		status = link_back_all(l, vertex, ids, degree, err);
+		status = link_back_all(l, vertex, degree, err);
 	nv_store_leave(store, epoch);
 	return status;
 }

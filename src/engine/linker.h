@@ -27,9 +27,12 @@ typedef struct nv_linker
 	nv_candidate *cand; /* id: number of the candidate */
 	uint32_t *vertex;   /* of each candidate */
 	float *places;
-	size_t cap_cand, cap_vertex, cap_places, cap_turned;
-	float *turned; /* loaded vectors, and scratch of their projection */
+	const float **exact; /* loaded vectors, in graph space; NULL: none */
+	size_t cap_cand, cap_vertex, cap_places, cap_exact;
 	void *prune_scratch;
+	uint32_t *met;    /* of each candidate: its number in the search */
+	uint32_t *chosen; /* max_degree: of each neighbour, the same */
+	size_t cap_met;
 
 	/* one list that gets a back edge */
 	uint32_t *list; /* max_degree + 1 ids */

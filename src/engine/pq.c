@@ -192,10 +192,19 @@ float
 nv_pq_encode_error(const nv_pq *pq, const float *row, uint8_t *code)
 {
 	float projected[NV_PQ_MAX_GDIM];
+	float centred[NV_PQ_ROTATION_MAX_GDIM];
+
+	nv_pq_project(pq, row, pq->gdim, 1, projected, centred);
+	return nv_pq_encode_projected_error(pq, projected, code);
+}
+
+float
+nv_pq_encode_projected_error(const nv_pq *pq, const float *projected,
+							 uint8_t *code)
+{
 	float decoded[NV_PQ_MAX_GDIM];
 
-	/* Scratch until it is needed; turning keeps distances. */
-	nv_pq_project(pq, row, pq->gdim, 1, projected, decoded);
+	/* Turning keeps distances. */
 	nv_pq_encode_projected(pq, projected, 1, code);
 	nv_pq_decode_projected(pq, code, decoded);
 	return nv_l2sq(projected, decoded, pq->gdim);
@@ -258,6 +267,21 @@ nv_pq_encode_many(const nv_pq *pq, const float *rows, size_t stride, uint64_t n,
  * ---------------------------------------------------------------------
  */
 
+/* Few floats, in pieces of constant length: a call would cost more. */
+static inline void
+copy_floats(float *to, const float *from, uint32_t n)
+{
+	for (; n >= 8; n -= 8, to += 8, from += 8)
+		memcpy(to, from, 8 * sizeof(float));
+	if (n >= 4)
+	{
+		memcpy(to, from, 4 * sizeof(float));
+		n -= 4, to += 4, from += 4;
+	}
+	for (; n > 0; n--)
+		*to++ = *from++;
+}
+
 void
 nv_pq_decode_projected(const nv_pq *pq, const uint8_t *code, float *projected)
 {
@@ -265,10 +289,10 @@ nv_pq_decode_projected(const nv_pq *pq, const uint8_t *code, float *projected)
 	{
 		uint32_t dims = nv_pq_chunk_dims(pq, c);
 
-		memcpy(projected + pq->start[c],
-			   pq->centroids + (size_t) pq->start[c] * NV_PQ_CENTROIDS +
-				   (size_t) code[c] * dims,
-			   dims * sizeof(float));
+		copy_floats(projected + pq->start[c],
+					pq->centroids + (size_t) pq->start[c] * NV_PQ_CENTROIDS +
+						(size_t) code[c] * dims,
+					dims);
 	}
 }
 
@@ -319,6 +343,12 @@ nv_pq_table(const nv_pq *pq, const float *query, float *table)
 	float centred[NV_PQ_ROTATION_MAX_GDIM];
 
 	nv_pq_project(pq, query, pq->gdim, 1, projected, centred);
+	nv_pq_table_projected(pq, projected, table);
+}
+
+void
+nv_pq_table_projected(const nv_pq *pq, const float *projected, float *table)
+{
 	for (uint32_t c = 0; c < pq->bytes; c++)
 		nv_panel_distances(projected + pq->start[c], nv_pq_chunk_dims(pq, c),
 						   chunk_panels(pq, c),

@@ -60,8 +60,15 @@ extern void nv_pq_project(const nv_pq *pq, const float *rows, size_t stride,
 						  size_t n, float *out, float *scratch);
 extern void nv_pq_encode_projected(const nv_pq *pq, const float *projected,
 								   size_t n, uint8_t *codes);
+/* One row; returns the squared distance of it and what was encoded. */
+extern float nv_pq_encode_projected_error(const nv_pq *pq,
+										  const float *projected,
+										  uint8_t *code);
 extern void nv_pq_decode_projected(const nv_pq *pq, const uint8_t *code,
 								   float *projected);
+/* nv_pq_table of a query that is in code space already. */
+extern void nv_pq_table_projected(const nv_pq *pq, const float *projected,
+								  float *table);
 
 static inline uint32_t
 nv_pq_chunk_dims(const nv_pq *pq, uint32_t chunk)

@@ -31,6 +31,8 @@
 typedef struct prune_state
 {
 	const float *vector[NV_PRUNE_CANDIDATES];
+	const float *exact[NV_PRUNE_CANDIDATES]; /* or NULL */
+	float error; /* added to a distance of which one side is exact */
 	float nearest_pick[NV_PRUNE_CANDIDATES]; /* squared; INFINITY at first */
 	uint16_t compared[NV_PRUNE_CANDIDATES];  /* picks already compared */
 	bool picked[NV_PRUNE_CANDIDATES];
@@ -94,6 +96,17 @@ occludes(float to_centre, float to_pick, float factor)
 	return to_pick == 0.0f || to_centre > factor * to_pick;
 }
 
+static inline float
+pair_distance(const prune_state *s, uint32_t a, uint32_t b, uint32_t gdim)
+{
+	const float *x = s->exact[a], *y = s->exact[b];
+
+	if (x != NULL && y != NULL)
+		return nv_l2sq(x, y, gdim);
+	return nv_l2sq(s->vector[a], s->vector[b], gdim) +
+		   (x != NULL || y != NULL ? s->error : 0.0f);
+}
+
 /*
  * Compares candidate t with the picks it has not met yet, until one occludes
  * it.  Picks of an earlier round that lie farther out than t do not count.
@@ -111,7 +124,7 @@ is_occluded(prune_state *s, const nv_candidate *cand, uint32_t t, float factor,
 
 		if (i < t)
 		{
-			float d = nv_l2sq(s->vector[i], s->vector[t], gdim);
+			float d = pair_distance(s, i, t, gdim);
 
 			nearest = NV_MIN(nearest, d);
 		}
@@ -163,14 +176,26 @@ nv_robust_prune(nv_candidate *cand, uint32_t count, uint32_t max_degree,
 				float alpha, uint32_t fill_to, uint32_t gdim,
 				nv_vector_fn vector, void *arg, void *scratch, uint32_t *out)
 {
+	return nv_robust_prune_mixed(cand, count, max_degree, alpha, fill_to, gdim,
+								 vector, NULL, arg, scratch, out);
+}
+
+uint32_t
+nv_robust_prune_mixed(nv_candidate *cand, uint32_t count, uint32_t max_degree,
+					  float alpha, uint32_t fill_to, uint32_t gdim,
+					  nv_vector_fn vector, const nv_exact_places *exact,
+					  void *arg, void *scratch, uint32_t *out)
+{
 	prune_state *s = scratch;
 	uint32_t kept = 0;
 
 	count = prepare_candidates(cand, count);
 	s->picks = 0;
+	s->error = exact != NULL ? exact->error : 0.0f;
 	for (uint32_t t = 0; t < count; t++)
 	{
 		s->vector[t] = vector(arg, cand[t].id);
+		s->exact[t] = exact != NULL ? exact->vector(arg, cand[t].id) : NULL;
 		s->nearest_pick[t] = INFINITY;
 		s->compared[t] = 0;
 		s->picked[t] = false;

@@ -52,11 +52,11 @@ nv_rerank_reserve(nv_rerank *r, size_t n)
 }
 
 void
-nv_rerank_add(nv_rerank *r, nv_rank rank)
+nv_rerank_add(nv_rerank *r, nv_rank rank, uint32_t list)
 {
 	nv_assert(r->n_explored < r->cap_explored);
 	r->explored[r->n_explored++] =
-		(nv_explored){.rank = rank, .state = NV_VECTOR_UNREAD};
+		(nv_explored){.rank = rank, .list = list, .state = NV_VECTOR_UNREAD};
 }
 
 /* --- Order --- */

@@ -25,11 +25,14 @@ typedef enum nv_vector_state
 	NV_VECTOR_DAMAGED
 } nv_vector_state;
 
+#define NV_NO_LIST UINT32_MAX
+
 typedef struct nv_explored
 {
 	nv_rank rank;  /* code distance and vertex */
 	double exact;  /* when LOADED */
 	uint32_t kept; /* its vector's number, when LOADED by position seeking */
+	uint32_t list; /* its list's number, or NV_NO_LIST */
 	uint8_t state;
 } nv_explored;
 
@@ -86,7 +89,7 @@ extern size_t nv_rerank_memory(const nv_rerank *r);
 
 /* Room for n more explored vertices; false when there is no memory. */
 extern bool nv_rerank_reserve(nv_rerank *r, size_t n);
-extern void nv_rerank_add(nv_rerank *r, nv_rank rank);
+extern void nv_rerank_add(nv_rerank *r, nv_rank rank, uint32_t list);
 
 /* Begins a rerank over everything explored; false: no memory. */
 extern bool nv_rerank_begin(nv_rerank *r, const nv_rerank_query *q);

@@ -23,6 +23,7 @@
 #include "search.h"
 
 #include "pool.h"
+#include "pq_internal.h"
 #include "rerank.h"
 #include "visited.h"
 
@@ -60,6 +61,14 @@ typedef struct nv_beam_page
 	bool arrived; /* nothing to wait for */
 } nv_beam_page;
 
+/* A list as it was when its vertex was explored. */
+typedef struct kept_list
+{
+	uint64_t word;
+	size_t first; /* of its ids */
+	uint32_t degree;
+} kept_list;
+
 struct nv_search
 {
 	const nv_view *view;
@@ -69,11 +78,12 @@ struct nv_search
 	uint8_t *buffer;
 	float *query;  /* as the operator sees it */
 	float *mapped; /* in graph space */
+	float *turned; /* in code space, and as much scratch */
 	float *table;  /* ADC */
 	nv_candidate *seeds;
 	uint32_t n_seeds;
 	void *scratch; /* of the entrance search */
-	size_t cap_query, cap_mapped, cap_table, cap_seeds, cap_scratch;
+	size_t cap_query, cap_mapped, cap_turned, cap_table, cap_seeds, cap_scratch;
 
 	nv_visited visited;
 	nv_cand_pool pool;
@@ -81,6 +91,11 @@ struct nv_search
 	uint32_t next_place; /* the place of the buffer the next page goes to */
 	uint32_t waiting;    /* pages of the hop that have not arrived */
 	nv_rerank rerank;
+
+	/* position seeking: lists of explored vertices, and their ids */
+	kept_list *lists;
+	uint32_t *list_ids;
+	size_t n_lists, cap_lists, n_list_ids, cap_list_ids;
 
 	/* neighbours waiting to be scored */
 	uint32_t n_block;
@@ -134,6 +149,9 @@ nv_search_free(nv_search *s)
 	nv_rerank_free(&s->rerank);
 	free(s->query);
 	free(s->mapped);
+	free(s->turned);
+	free(s->lists);
+	free(s->list_ids);
 	free(s->table);
 	free(s->seeds);
 	free(s->scratch);
@@ -143,8 +161,10 @@ nv_search_free(nv_search *s)
 size_t
 nv_search_memory(const nv_search *s)
 {
-	return sizeof(*s) + s->cap_query + s->cap_mapped + s->cap_table +
-		   s->cap_seeds + s->cap_scratch +
+	return sizeof(*s) + s->cap_query + s->cap_mapped + s->cap_turned +
+		   s->cap_table + s->cap_seeds + s->cap_scratch +
+		   s->cap_lists * sizeof(*s->lists) +
+		   s->cap_list_ids * sizeof(*s->list_ids) +
 		   s->visited.capacity * sizeof(*s->visited.slots) +
 		   nv_cand_pool_memory(&s->pool) + nv_rerank_memory(&s->rerank);
 }
@@ -221,6 +241,7 @@ nv_search_start(nv_search *s, const nv_view *view,
 		return status;
 	if (!room(&s->query, &s->cap_query, query_bytes) ||
 		!room(&s->mapped, &s->cap_mapped, mapped_bytes) ||
+		!room(&s->turned, &s->cap_turned, 2 * mapped_bytes) ||
 		!room(&s->table, &s->cap_table, table_bytes) ||
 		!room(&s->seeds, &s->cap_seeds,
 			  options->entrance_list * sizeof(*s->seeds)))
@@ -235,6 +256,7 @@ nv_search_start(nv_search *s, const nv_view *view,
 	memset(&s->stats, 0, sizeof(s->stats));
 	memset(&s->error, 0, sizeof(s->error));
 	s->n_block = s->next_place = s->n_seeds = 0;
+	s->n_lists = s->n_list_ids = 0;
 	s->phase = PHASE_IDLE;
 	status = take_epoch(s, view->store, buffer, err);
 	if (status == NV_OK)
@@ -314,13 +336,37 @@ gather(nv_search *s, const uint32_t *ids, uint32_t n)
 	return true;
 }
 
-/* A candidate is explored: its neighbours are gathered, it may be reranked. */
+/* Keeps a copy of a list for who seeks a position; *number: the list's. */
 static bool
-explore(nv_search *s, uint32_t node, const uint32_t *list, uint32_t degree)
+keep_list(nv_search *s, uint64_t word, const uint32_t *list, uint32_t degree,
+		  uint32_t *number)
 {
-	if (!nv_rerank_reserve(&s->rerank, 1))
+	if (!nv_grow(&s->lists, &s->cap_lists, s->n_lists + 1, sizeof(*s->lists)) ||
+		!nv_grow(&s->list_ids, &s->cap_list_ids, s->n_list_ids + degree + 1,
+				 sizeof(*s->list_ids)))
 		return false;
-	nv_rerank_add(&s->rerank, s->pool.nodes[node].rank);
+	memcpy(s->list_ids + s->n_list_ids, list, degree * sizeof(*list));
+	*number = (uint32_t) s->n_lists;
+	s->lists[s->n_lists++] = (kept_list){word, s->n_list_ids, degree};
+	s->n_list_ids += degree;
+	return true;
+}
+
+/*
+ * A candidate is explored: its neighbours are gathered, it may be reranked.
+ * word: the list's edge word.
+ */
+static bool
+explore(nv_search *s, uint32_t node, uint64_t word, const uint32_t *list,
+		uint32_t degree)
+{
+	uint32_t number = NV_NO_LIST;
+
+	if (!nv_rerank_reserve(&s->rerank, 1) ||
+		(s->options.seek && list != NULL &&
+		 !keep_list(s, word, list, degree, &number)))
+		return false;
+	nv_rerank_add(&s->rerank, s->pool.nodes[node].rank, number);
 	nv_cand_pool_set_explored(&s->pool, node);
 	s->stats.explored++;
 	return gather(s, list, degree);
@@ -331,7 +377,7 @@ static bool
 explore_damaged(nv_search *s, uint32_t node)
 {
 	s->stats.damaged++;
-	return explore(s, node, NULL, 0);
+	return explore(s, node, 0, NULL, 0);
 }
 
 /* --- Where a search begins --- */
@@ -349,7 +395,9 @@ seed(nv_search *s)
 		nv_gspace_row(&view->gspace, s->query, s->mapped);
 	else
 		nv_gspace_query(&view->gspace, s->query, s->mapped);
-	nv_pq_table(view->pq, s->mapped, s->table);
+	nv_pq_project(view->pq, s->mapped, view->gspace.gdim, 1, s->turned,
+				  s->turned + view->gspace.gdim);
+	nv_pq_table_projected(view->pq, s->turned, s->table);
 	if (entrance != NULL && !s->options.from_medoid)
 	{
 		if (!room(&s->scratch, &s->cap_scratch,
@@ -458,7 +506,7 @@ choose(nv_search *s, uint32_t node, nv_read *reads, uint32_t *n_reads)
 
 	if (word == 0)
 		/* Not linked yet: nothing leads on from here. */
-		return explore(s, node, NULL, 0) ? CHOSE_EXPLORED : CHOSE_NO_MEMORY;
+		return explore(s, node, 0, NULL, 0) ? CHOSE_EXPLORED : CHOSE_NO_MEMORY;
 	if (nv_word_page(word) != s->pool.nodes[node].page)
 		nv_cand_pool_move(&s->pool, node, (uint32_t) nv_word_page(word));
 	b = find_page(s, nv_word_page(word));
@@ -473,8 +521,9 @@ choose(nv_search *s, uint32_t node, nv_read *reads, uint32_t *n_reads)
 
 		/* Scored at once: the best of them may be next. */
 		if (list != NULL)
-			return explore(s, node, list, degree) && score(s) ? CHOSE_EXPLORED
-															  : CHOSE_NO_MEMORY;
+			return explore(s, node, word, list, degree) && score(s)
+					   ? CHOSE_EXPLORED
+					   : CHOSE_NO_MEMORY;
 	}
 	if (b != NULL)
 		b->valid = false;
@@ -535,7 +584,7 @@ explore_asked(nv_search *s, nv_beam_page *b)
 	{
 		if (b->read)
 			nv_store_fill(store, b->page, b->ticket, bytes);
-		return explore(s, b->node, list, degree);
+		return explore(s, b->node, b->word, list, degree);
 	}
 	b->valid = false;
 	if (nv_store_edge_word(store, vertex) != b->word &&
@@ -577,7 +626,7 @@ explore_others(nv_search *s, nv_beam_page *b)
 			nv_cand_pool_within(pool, pool->nodes[node].rank))
 			list = nv_slot_find(store, bytes, word, vertex, &degree);
 		if (list != NULL)
-			memory = explore(s, node, list, degree);
+			memory = explore(s, node, word, list, degree);
 		else
 			nv_cand_pool_chain(pool, node, (uint32_t) nv_word_page(word));
 	}
@@ -828,13 +877,21 @@ nv_met
 nv_search_met(const nv_search *s, uint32_t i)
 {
 	const nv_explored *e = &s->rerank.explored[i];
-	nv_met met = {.vertex = nv_rank_id(e->rank), .dist = nv_rank_dist(e->rank)};
+	float dist = nv_rank_dist(e->rank);
+	nv_met met = {
+		.vertex = nv_rank_id(e->rank), .dist = dist, .code_dist = dist};
 
 	nv_assert(i < s->rerank.n_explored);
 	if (e->state == NV_VECTOR_LOADED && s->options.seek)
 	{
 		met.dist = (float) e->exact;
 		met.vector = s->rerank.kept + (size_t) e->kept * s->view->gspace.gdim;
+	}
+	if (e->list != NV_NO_LIST)
+	{
+		met.word = s->lists[e->list].word;
+		met.degree = s->lists[e->list].degree;
+		met.list = s->list_ids + s->lists[e->list].first;
 	}
 	return met;
 }
@@ -843,6 +900,12 @@ const float *
 nv_search_mapped(const nv_search *s)
 {
 	return s->mapped;
+}
+
+const float *
+nv_search_turned(const nv_search *s)
+{
+	return s->turned;
 }
 
 uint32_t

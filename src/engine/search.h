@@ -136,7 +136,12 @@ typedef struct nv_met
 {
 	uint32_t vertex;
 	float dist;          /* squared, in graph space: exact when loaded */
+	float code_dist;     /* the same by its code */
 	const float *vector; /* in graph space; NULL: not loaded, or no seek */
+	/* Its list as it was explored, and the edge word; NULL: none, or no seek */
+	const uint32_t *list;
+	uint32_t degree;
+	uint64_t word;
 } nv_met;
 
 /*
@@ -146,8 +151,9 @@ typedef struct nv_met
  */
 extern uint32_t nv_search_n_met(const nv_search *search);
 extern nv_met nv_search_met(const nv_search *search, uint32_t i);
-/* The query in graph space, and the entrance members it began with. */
+/* The query in graph and in code space; entrance members it began with. */
 extern const float *nv_search_mapped(const nv_search *search);
+extern const float *nv_search_turned(const nv_search *search);
 extern uint32_t nv_search_seeds(const nv_search *search,
 								const nv_candidate **seeds);
 

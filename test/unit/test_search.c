@@ -505,6 +505,81 @@ test_exclude(void **state)
 	nv_search_free(search);
 }
 
+/* --- Position seeking --- */
+
+/* What was met: lists as they are stored, vectors and distances of both kinds.
+ */
+static void
+check_met(const fixture *f, const nv_search *search)
+{
+	uint32_t gdim = f->gspace.gdim, vectors = 0;
+	float *mapped = nv_alloc(gdim * sizeof(float));
+	float *table = nv_alloc(nv_pq_table_size(f->pq) * sizeof(float));
+
+	nv_pq_table(f->pq, nv_search_mapped(search), table);
+	for (uint32_t i = 0; i < nv_search_n_met(search); i++)
+	{
+		nv_met m = nv_search_met(search, i);
+		const uint32_t *list = f->graph.edges + f->graph.offset[m.vertex];
+		uint32_t degree = (uint32_t) (f->graph.offset[m.vertex + 1] -
+									  f->graph.offset[m.vertex]);
+		const uint8_t *code =
+			f->codes + (size_t) m.vertex * nv_pq_stride(f->pq);
+		float code_dist;
+
+		assert_non_null(m.list);
+		assert_true(m.word == nv_store_edge_word(f->store, m.vertex));
+		assert_int_equal(m.degree, degree);
+		assert_memory_equal(m.list, list, degree * sizeof(*list));
+		nv_adc_scan(table, nv_pq_bytes(f->pq), &code, 1, &code_dist);
+		assert_true(m.code_dist == code_dist);
+		if (m.vector == NULL)
+			assert_true(m.dist == m.code_dist);
+		else
+		{
+			nv_gspace_row(&f->gspace, f->rows + (size_t) m.vertex * f->dim,
+						  mapped);
+			assert_memory_equal(m.vector, mapped, gdim * sizeof(float));
+			assert_true(m.dist ==
+						nv_l2sq(nv_search_mapped(search), mapped, gdim));
+			vectors++;
+		}
+	}
+	assert_int_equal(vectors, nv_search_get_stats(search)->vectors);
+	free(mapped);
+	free(table);
+}
+
+static void
+test_seek(void **state)
+{
+	fixture *fixtures[] = {&plain, &cosine, &wide};
+	nv_search_options options = usual_options(50, 4);
+	nv_search *search = new_search();
+	const nv_result *results;
+
+	options.window = 5;
+	for (size_t i = 0; i < NV_LENGTH(fixtures); i++)
+		for (uint32_t q = 0; q < 6; q++)
+		{
+			fixture *f = fixtures[i];
+
+			options.seek = true;
+			CHECK(nv_search_start(search, &f->view, &options, query_of(f, q),
+								  f->buffer, ERR));
+			assert_int_equal(nv_search_run(search, ring), NV_OK);
+			assert_true(nv_search_n_met(search) >= options.list_size);
+			assert_true(nv_search_get_stats(search)->vectors <
+						nv_search_n_met(search));
+			check_met(f, search);
+			/* Others do not pay for it. */
+			options.seek = false;
+			run_on(f, search, &options, query_of(f, q), ring, &results);
+			assert_null(nv_search_met(search, 0).list);
+		}
+	nv_search_free(search);
+}
+
 /* --- Limits of the arguments --- */
 
 static void
@@ -613,6 +688,7 @@ main(void)
 		cmocka_unit_test(test_deleted),
 		cmocka_unit_test(test_deleted_between_rounds),
 		cmocka_unit_test(test_exclude),
+		cmocka_unit_test(test_seek),
 		cmocka_unit_test(test_options),
 		cmocka_unit_test(test_extremes),
 	};

@@ -122,6 +122,73 @@ test_prune_reference(void **unused)
 	free(scratch);
 }
 
+/* Candidates with odd ids have an exact vector: a row of the second half. */
+static const float *
+exact_vector(void *arg, uint32_t id)
+{
+	return id % 2 == 1 ? fix_row(arg, id + 750) : NULL;
+}
+
+/* The candidates whose ids are odd, or even; returns how many. */
+static uint32_t
+of_parity(const nv_candidate *from, uint32_t count, uint32_t parity,
+		  nv_candidate *to)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		if (from[i].id % 2 == parity)
+			to[n++] = from[i];
+	return n;
+}
+
+/*
+ * An error beyond all distances keeps exact candidates and decoded ones from
+ * occluding each other: each kind is pruned by itself, by its own vectors.
+ */
+static void
+test_prune_mixed(void **unused)
+{
+	float *rows = fix_points(1500, 1, false);
+	void *scratch = nv_alloc(nv_prune_scratch_size());
+	nv_exact_places exact = {exact_vector, 1e30f};
+	uint64_t state = nv_random_seed(6);
+	uint32_t pruned = 0;
+
+	for (uint32_t round = 0; round < 50; round++)
+	{
+		nv_candidate cand[200], copy[200], sorted[200], part[200];
+		uint32_t got[200], expected[400], n, wanted, common = 0;
+
+		draw_candidates(rows, 750, round, 200, &state, cand);
+		memcpy(copy, cand, sizeof(cand));
+		memcpy(sorted, cand, sizeof(cand));
+		nv_candidate_sort(sorted, 200);
+		n = of_parity(sorted, 200, 0, part);
+		wanted = reference_prune(rows, part, n, 200, 1.2, expected);
+		n = of_parity(sorted, 200, 1, part);
+		wanted += reference_prune(rows + (size_t) 750 * FIX_DIM, part, n, 200,
+								  1.2, expected + wanted);
+		n = nv_robust_prune_mixed(cand, 200, 200, 1.2f, 0, FIX_DIM, row_vector,
+								  &exact, rows, scratch, got);
+		assert_int_equal(n, wanted);
+		for (uint32_t i = 0; i < n; i++)
+			for (uint32_t k = 0; k < wanted; k++)
+				common += got[i] == expected[k];
+		assert_int_equal(common, n);
+		pruned += n < 200;
+		/* Without exact ones nothing is added. */
+		n = nv_robust_prune(copy, 200, 200, 1.2f, 0, FIX_DIM, row_vector, rows,
+							scratch, got);
+		wanted = reference_prune(rows, sorted, 200, 200, 1.2, expected);
+		assert_int_equal(n, wanted);
+		assert_memory_equal(got, expected, n * sizeof(*got));
+	}
+	assert_int_equal(pruned, 50);
+	free(rows);
+	free(scratch);
+}
+
 /* Repeated ids count once; equal distances go by id. */
 static void
 test_prune_sets(void **unused)
@@ -717,6 +784,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_prune_reference),
+		cmocka_unit_test(test_prune_mixed),
 		cmocka_unit_test(test_prune_sets),
 		cmocka_unit_test(test_prune_fill),
 		cmocka_unit_test(test_prune_copies),
