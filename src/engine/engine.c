@@ -609,6 +609,7 @@ nv_engine_start(const nv_config *config, const nv_port *port, nv_engine **out,
 	status = nv_lock_directory(config->directory, &engine->lock_fd, err);
 	if (status == NV_OK)
 	{
+		nv_tidy_sidecars(config->directory);
 		/* Signals belong to whoever started us; threads inherit the mask. */
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &old);

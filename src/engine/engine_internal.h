@@ -543,9 +543,15 @@ extern nv_status nv_sidecar_create_graph(const nv_engine *engine,
 extern uint32_t nv_sidecar_generations(const nv_engine *engine,
 									   const nv_key *key, uint32_t *out,
 									   uint32_t max);
-/* Removes the sidecar whole, whatever is in it. */
+/* Removes the sidecar whole, whatever is in it; the marker at the end. */
 extern nv_status nv_sidecar_remove(const nv_engine *engine, const nv_key *key,
 								   nv_error *err);
+/*
+ * Before anything is made or removed in the directory: what has no marker,
+ * because a crash came between making or emptying a directory and its marker,
+ * goes if it is empty, and so does a marker that was not finished.
+ */
+extern void nv_tidy_sidecars(const char *directory);
 /* The marker that is left behind when opening crashes twice (quarantine). */
 extern bool nv_sidecar_quarantined(const char *dir);
 extern nv_status nv_sidecar_mark_opening(const char *dir, bool on,

@@ -91,6 +91,10 @@ extern nv_status nv_path_remove(const char *path, nv_error *err);
 /* Removes a file or a directory with what is in it; NV_OK when there is none.
  */
 extern nv_status nv_remove_tree(const char *path, nv_error *err);
+/* The same; the name `last` in it goes when nothing else is left, so that a
+ * removal that is cut short can be found and repeated. */
+extern nv_status nv_remove_tree_but(const char *path, const char *last,
+									nv_error *err);
 
 /* "fsync = off" of the server. */
 extern void nv_io_set_fsync(bool on);

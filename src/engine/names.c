@@ -154,9 +154,29 @@ collect(void *arg, const char *name)
 	names->n += names->name[names->n] != NULL;
 }
 
-/* What can be removed is, whatever else fails. */
+/* Puts the name `last` at the end, where it is the last to go. */
+static void
+put_last(name_list *names, const char *last)
+{
+	for (size_t i = 0; last != NULL && i + 1 < names->n; i++)
+		if (strcmp(names->name[i], last) == 0)
+		{
+			char *swap = names->name[names->n - 1];
+
+			names->name[names->n - 1] = names->name[i];
+			names->name[i] = swap;
+		}
+}
+
+static bool
+is_last(const name_list *names, size_t i, const char *last)
+{
+	return last != NULL && strcmp(names->name[i], last) == 0;
+}
+
+/* What can be removed is, whatever else fails; but `last` only after all. */
 nv_status
-nv_remove_tree(const char *path, nv_error *err)
+nv_remove_tree_but(const char *path, const char *last, nv_error *err)
 {
 	name_list names = {0};
 	nv_status status = NV_OK, removed;
@@ -164,12 +184,16 @@ nv_remove_tree(const char *path, nv_error *err)
 
 	if (error != 0 && error != ENOTDIR && error != ENOENT)
 		status = name_failed("list", path, error, err);
+	if (names.failed)
+		status = nv_fail(err, NV_ENOMEM, 0, "no memory to remove \"%s\"", path);
+	put_last(&names, last);
 	for (size_t i = 0; i < names.n; i++)
 	{
 		char child[NAME_ROOM];
 
-		if (snprintf(child, sizeof(child), "%s/%s", path, names.name[i]) <
-			(int) sizeof(child))
+		if ((status == NV_OK || !is_last(&names, i, last)) &&
+			snprintf(child, sizeof(child), "%s/%s", path, names.name[i]) <
+				(int) sizeof(child))
 		{
 			removed = nv_remove_tree(child, err);
 			status = status == NV_OK ? removed : status;
@@ -177,9 +201,13 @@ nv_remove_tree(const char *path, nv_error *err)
 		free(names.name[i]);
 	}
 	free(names.name);
-	if (names.failed)
-		status = nv_fail(err, NV_ENOMEM, 0, "no memory to remove \"%s\"", path);
 	if (status != NV_OK || error == ENOENT)
 		return status;
 	return nv_path_remove(path, err);
+}
+
+nv_status
+nv_remove_tree(const char *path, nv_error *err)
+{
+	return nv_remove_tree_but(path, NULL, err);
 }

@@ -58,6 +58,27 @@ is_shortage(const nv_error *err)
 }
 
 /*
+ * Beside the graph that is in use: older ones, superseded when the server went
+ * down, and newer ones, of builds that did not end.  A build that runs right
+ * now has a number that was given later, or was cancelled by reset_index.
+ */
+static void
+remove_others(nv_index *index, uint32_t used, const uint32_t *generations,
+			  uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+	{
+		char dir[NV_PATH];
+
+		if (generations[i] == used)
+			continue;
+		nv_sidecar_generation_dir(index->engine, &index->key, generations[i],
+								  dir);
+		(void) nv_remove_tree(dir, NULL);
+	}
+}
+
+/*
  * Looks for a usable graph, newest generation first.  Generations that are no
  * use are left where they are until a rebuild replaces them; one log line.
  */
@@ -68,9 +89,8 @@ load_sidecar(nv_index *index, nv_error *why)
 	uint32_t n = nv_sidecar_generations(index->engine, &index->key, generations,
 										MAX_GENERATIONS);
 	nv_body *body = NULL;
-	uint32_t i;
 
-	for (i = 0; i < n && body == NULL; i++)
+	for (uint32_t i = 0; i < n && body == NULL; i++)
 	{
 		nv_error err = {0};
 
@@ -98,15 +118,8 @@ load_sidecar(nv_index *index, nv_error *why)
 	if (n == 0)
 		(void) nv_sidecar_create(index->engine, &index->key, &index->params,
 								 NULL);
-	/* Older ones, superseded when the server went down. */
-	for (; body != NULL && i < n; i++)
-	{
-		char dir[NV_PATH];
-
-		nv_sidecar_generation_dir(index->engine, &index->key, generations[i],
-								  dir);
-		(void) nv_remove_tree(dir, NULL);
-	}
+	if (body != NULL)
+		remove_others(index, body->generation, generations, n);
 	return NV_OK;
 }
 

@@ -20,6 +20,7 @@
 #include "engine_internal.h"
 
 #define MARKER "navis.sidecar"
+#define TEMP ".tmp"       /* behind the marker's name while it is written */
 #define TRYING "trying"   /* it is being opened */
 #define OPENING "opening" /* again, after it was left in the state before */
 #define LOCK_FILE "navis.lock"
@@ -75,7 +76,7 @@ write_marker(const char *dir, const nv_key *key, const nv_index_params *params,
 	int len;
 
 	snprintf(path, sizeof(path), "%s/" MARKER, dir);
-	snprintf(temp, sizeof(temp), "%s.tmp", path);
+	snprintf(temp, sizeof(temp), "%s" TEMP, path);
 	len = snprintf(text, sizeof(text),
 				   "navis sidecar 1\nsystem %" PRIu64 "\ndatabase %u\n"
 				   "relfilenode %u\nindex %u\n",
@@ -210,7 +211,8 @@ nv_sidecar_remove(const nv_engine *engine, const nv_key *key, nv_error *err)
 	nv_status status;
 
 	sidecar_dir(engine, key, path);
-	status = nv_remove_tree(path, err);
+	/* As long as anything is left the collector must find it. */
+	status = nv_remove_tree_but(path, MARKER, err);
 	/* The database's directory goes with its last sidecar. */
 	*strrchr(path, '/') = '\0';
 	(void) nv_path_remove(path, NULL);
@@ -241,6 +243,23 @@ nv_lock_directory(const char *path, int *fd, nv_error *err)
 	return status;
 }
 
+/* 32 hexadecimal digits: an identity, the name of a sidecar. */
+static bool
+read_identity(const char *name, uint8_t *identity)
+{
+	if (strlen(name) != 32 || strspn(name, "0123456789abcdef") != 32)
+		return false;
+	for (int i = 0; i < 16; i++)
+	{
+		unsigned byte;
+
+		if (sscanf(name + 2 * i, "%2x", &byte) != 1)
+			return false;
+		identity[i] = (uint8_t) byte;
+	}
+	return true;
+}
+
 /* Reads one sidecar's marker and name; false if it is none of ours. */
 static bool
 read_marker(const char *directory, const char *database, const char *name,
@@ -252,16 +271,8 @@ read_marker(const char *directory, const char *database, const char *name,
 	FILE *f;
 
 	memset(key, 0, sizeof(*key));
-	if (strlen(name) != 32)
+	if (!read_identity(name, key->identity))
 		return false;
-	for (int i = 0; i < 16; i++)
-	{
-		unsigned byte;
-
-		if (sscanf(name + 2 * i, "%2x", &byte) != 1)
-			return false;
-		key->identity[i] = (uint8_t) byte;
-	}
 	snprintf(path, sizeof(path), "%s/%s/%s/" MARKER, directory, database, name);
 	f = fopen(path, "r");
 	if (f == NULL)
@@ -315,4 +326,48 @@ nv_list_sidecars(const char *directory, nv_sidecar_fn found, void *arg,
 	}
 	closedir(top);
 	return NV_OK;
+}
+
+/* --- what a crash leaves --- */
+
+/* The name is the first part of a marker, or all there is of a sidecar. */
+static void
+tidy_sidecar(const char *path)
+{
+	char marker[NV_PATH + 700], temp[NV_PATH + 710];
+
+	snprintf(marker, sizeof(marker), "%s/" MARKER, path);
+	snprintf(temp, sizeof(temp), "%s" TEMP, marker);
+	(void) unlink(temp);
+	if (access(marker, F_OK) != 0)
+		(void) rmdir(path);
+}
+
+void
+nv_tidy_sidecars(const char *directory)
+{
+	DIR *top = opendir(directory), *dir;
+	struct dirent *db, *side;
+	char path[NV_PATH + 300], sidecar[NV_PATH + 600];
+	uint8_t identity[16];
+
+	while (top != NULL && (db = readdir(top)) != NULL)
+	{
+		if (strspn(db->d_name, "0123456789") != strlen(db->d_name))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", directory, db->d_name);
+		dir = opendir(path);
+		if (dir == NULL)
+			continue;
+		while ((side = readdir(dir)) != NULL)
+			if (read_identity(side->d_name, identity))
+			{
+				snprintf(sidecar, sizeof(sidecar), "%s/%s", path, side->d_name);
+				tidy_sidecar(sidecar);
+			}
+		closedir(dir);
+		(void) rmdir(path); /* if it is empty */
+	}
+	if (top != NULL)
+		closedir(top);
 }

@@ -385,7 +385,7 @@ recall(fixture *f, uint32_t list, bool (*alive)(uint32_t e))
 static inline bool
 exists(const char *dir, const char *name)
 {
-	char path[512];
+	char path[700];
 
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
 	return access(path, F_OK) == 0;
