@@ -28,6 +28,8 @@
 #   replace   the same after ten rounds in which a fifth of the rows is replaced
 #   writes    INSERT, COPY and UPDATE through SQL, searches beside inserts;
 #             pgvector's HNSW beside it
+#   restart   seconds until the graph answers after kill -9
+#   wal       bytes that the index writes into WAL a row
 #
 # A private server runs in a scratch directory; nothing is left but Debian
 # packages and the installed extension.  The last section of the report says
@@ -35,7 +37,7 @@
 
 . "$(dirname "$0")/../test/lib.sh"
 
-all_parts="curve casr pages memory nocache build insert replace writes"
+all_parts="curve casr pages memory nocache build insert replace writes restart wal"
 lists=20,40,60,80,100,150,200,300,400
 passes=3
 pairs=3
@@ -1018,6 +1020,8 @@ part_writes() {
 	ask -c "DROP TABLE w_navis, w_navis_plain, w_lean, w_small, w_small_plain,
 		w_large, w_none"
 }
+
+. "$(dirname "$0")/measure_crash.sh"
 
 # --- all of it ---------------------------------------------------------------
 

@@ -4,11 +4,13 @@
 #   bash test/soak.sh                     10000 seeds from 1000
 #   bash test/soak.sh 50000 70000         50000 seeds from 70000
 #   JOBS=2 bash test/soak.sh              so many at a time; as many as cores
+#   bash test/soak.sh server              crashes of a real server: soak_server.sh
 #
 # Says how far it is, which seeds failed, how each is run again, and ends with 1
 # if any did.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
+if [ "${1:-}" = server ]; then exec bash "$top/test/soak_server.sh" "${@:2}"; fi
 count=${1:-10000}
 first=${2:-1000}
 jobs=${JOBS:-$(nproc)}
