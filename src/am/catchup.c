@@ -219,6 +219,26 @@ navis_walk_page(NavisWalk *walk, BlockNumber block)
 	walk->lsn = Max(walk->lsn, lsn);
 }
 
+/*
+ * Rows that are dead to everybody need no vector, and may be many: those of a
+ * load that was rolled back.  They do not count for what can be taken, or an
+ * index would be built again and again for them.
+ */
+static nv_status
+forget_dead_rows(NavisWalk *walk)
+{
+	for (uint64 i = walk->n_alive; i < walk->n_missing; i++)
+	{
+		if (!navis_slice_continue(walk->slice))
+			return NV_ECANCELLED;
+		if (navis_fetch_exists(navis_slice_fetch(walk->slice),
+							   &walk->missing[i].tid))
+			walk->missing[walk->n_alive++] = walk->missing[i];
+	}
+	walk->n_missing = walk->n_alive;
+	return walk->n_missing > walk->limit ? NV_ELIMIT : NV_OK;
+}
+
 /* NV_ELIMIT: more is missing than can be taken; NV_ECANCELLED: given up. */
 static nv_status
 walk_journal(NavisWalk *walk)
@@ -232,7 +252,7 @@ walk_journal(NavisWalk *walk)
 		if (end || !navis_walk_has_room(walk))
 			status = navis_walk_flush(walk);
 		if (status == NV_OK && walk->n_missing > walk->limit)
-			status = NV_ELIMIT;
+			status = forget_dead_rows(walk);
 		if (status != NV_OK || end)
 			return status;
 		if (!navis_slice_continue(walk->slice))

@@ -65,6 +65,7 @@ typedef struct NavisWalk
 	XLogRecPtr lsn;      /* newest page in the batch */
 	NavisMissing *missing;
 	uint64 n_missing, room;
+	uint64 n_alive; /* the first ones, known not to be dead */
 	nv_element_ref *dead; /* entries that are not live; NULL: not wanted */
 	uint32 n_dead;
 } NavisWalk;

@@ -157,6 +157,15 @@ navis_fetch_row(NavisFetch *fetch, ItemPointer tid, const float **vector,
 	return result;
 }
 
+bool
+navis_fetch_exists(NavisFetch *fetch, ItemPointer tid)
+{
+	bool exists = find_version(fetch, tid);
+
+	ExecClearTuple(fetch->found);
+	return exists;
+}
+
 void
 navis_fetch_end(NavisFetch *fetch)
 {

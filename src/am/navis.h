@@ -218,6 +218,8 @@ extern NavisFetch *navis_fetch_begin(Relation heap, Relation index,
 									 Snapshot snapshot);
 extern NavisFetchResult navis_fetch_row(NavisFetch *fetch, ItemPointer tid,
 										const float **vector, uint32 *dim);
+/* Is there such a version of the row?  Computes nothing. */
+extern bool navis_fetch_exists(NavisFetch *fetch, ItemPointer tid);
 extern void navis_fetch_end(NavisFetch *fetch);
 
 /*

@@ -117,5 +117,26 @@ is($node->safe_psql('postgres', $search) =~ s/\n.*//r, '10', 'restarted with mor
 ok(wait_ready($node, 'words_v'), 'the graph is built again');
 is($node->safe_psql('postgres', $search), "10\ngraph|t", 'and answers');
 is($node->safe_psql('postgres', "SELECT vertices, pending_rows FROM navis_index_info('words_v')"), '4000|0', 'with all rows');
+
+# Dead rows need no vector: those of a load that was rolled back are more than
+# fit, and after a restart nothing is built again for them.  Once beside a
+# graph, once where there are too few rows for one.
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE young (LIKE words);
+CREATE INDEX young_v ON young USING navis (v) $options;
+INSERT INTO young SELECT * FROM words WHERE id <= 100;
+BEGIN; INSERT INTO young SELECT * FROM words WHERE id <= 1500; ROLLBACK;
+BEGIN; INSERT INTO words SELECT id + 50000, word, v FROM words WHERE id <= 1500; ROLLBACK;
+SQL
+$node->restart;
+$offset = -s $node->logfile;
+is($node->safe_psql('postgres', $search), "10\ngraph|t", 'restarted after a rolled-back load: the graph answers at once');
+is($node->safe_psql('postgres', <<SQL), "77\ngraph|0|100", 'and so do the rows of a small table');
+SET enable_seqscan = off;
+SELECT id FROM young ORDER BY v <-> (SELECT v FROM young WHERE id = 77) LIMIT 1;
+SELECT mode, hops, pending FROM navis_last_scan();
+SQL
+sleep 3;    # a few times navis.collect_interval
+is(scalar(log_lines($node, 'rebuilt the graph', $offset)), 0, 'nothing is built again');
 $node->stop;
 done_testing();

@@ -344,11 +344,20 @@ my %kills = (
 	child => [ 2, \&kill_child, 1 ],
 	immediate => [ 1, sub { $_[0]{node}->stop('immediate') }, 0 ]);
 
+# psql dies on a broken pipe when the server has refused it before it read.
+sub ask
+{
+	my ($c, $sql) = @_;
+	my ($rc, $out) = eval { $c->{node}->psql('postgres', $sql) };
+
+	return defined $rc && $rc == 0 ? $out : undef;
+}
+
 # What was going on, by the server's own word.
 sub scene
 {
 	my ($c) = @_;
-	my ($rc, $out) = $c->{node}->psql('postgres', <<'SQL');
+	my $out = ask($c, <<'SQL');
 SET lock_timeout = '50ms';
 SELECT string_agg(what, ', ') FROM (
   SELECT substring(query FROM '^\w+ *\w*') AS what FROM pg_stat_activity
@@ -357,7 +366,7 @@ SELECT string_agg(what, ', ') FROM (
   UNION ALL SELECT 'consolidating' FROM pg_class c, navis_index_info(c.oid) WHERE relname IN ('words_v', 'prep_v') AND consolidating
   UNION ALL SELECT build_phase FROM pg_class c, navis_index_info(c.oid) WHERE relname = 'fresh_v' AND build_phase <> '') s
 SQL
-	return $rc == 0 ? $out : 'not to be asked';
+	return $out // 'not to be asked';
 }
 
 # PostgreSQL 15 itself may refuse to start when the creation of an unlogged
@@ -395,7 +404,7 @@ sub up_again
 	}
 	# The postmaster needs a moment to see that a child is gone.
 	wait_until(sub { return !grep { !gone($_) } @{ $c->{children} } }, 30, 10) or return 0;
-	return wait_until(sub { return ($node->psql('postgres', 'SELECT 1'))[0] == 0 }, 60, 20);
+	return wait_until(sub { return defined ask($c, 'SELECT 1') }, 60, 20);
 }
 
 sub crash
