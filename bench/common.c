@@ -144,8 +144,14 @@ compare_doubles(const void *a, const void *b)
 bench_speed
 bench_percentiles(double *ms, size_t n)
 {
+	double sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		sum += ms[i];
 	qsort(ms, n, sizeof(double), compare_doubles);
-	return (bench_speed){.p50_ms = ms[n / 2], .p99_ms = ms[n * 99 / 100]};
+	return (bench_speed){.mean_ms = sum / (double) n,
+						 .p50_ms = ms[n / 2],
+						 .p99_ms = ms[n * 99 / 100]};
 }
 
 bench_speed

@@ -58,7 +58,7 @@ typedef struct bench_figures
 
 typedef struct bench_speed
 {
-	double qps, p50_ms, p99_ms;
+	double qps, mean_ms, p50_ms, p99_ms;
 } bench_speed;
 
 /* Sorts; qps is left 0.  n is at least 1. */

@@ -6,9 +6,10 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "common.h"
-#include "util.h"
 
 struct bench_json
 {
@@ -19,7 +20,7 @@ struct bench_json
 bench_json *
 bench_json_open(const char *path)
 {
-	bench_json *j = nv_alloc(sizeof(*j));
+	bench_json *j = calloc(1, sizeof(*j));
 
 	if (j == NULL)
 		bench_die("--json", strerror(ENOMEM));

@@ -40,9 +40,24 @@ def number(value, digits=1):
     return "{:,.{}f}".format(value, digits)
 
 
+def latency(line, prefix=""):
+    """Mean, P50 and P99 of a line of JSON."""
+    return " / ".join(number(line.get(prefix + name + "_ms"), 2)
+                      for name in ("mean", "p50", "p99"))
+
+
 def mean(values):
     values = [v for v in values if v is not None]
     return sum(values) / len(values) if values else None
+
+
+def steps(axes, histograms, label):
+    """Sums histograms of latencies, by powers of 2^(1/4) from 10 us on."""
+    counts = [sum(column) for column in zip(*histograms)]
+    total = sum(counts)
+    if total > 0:
+        axes.step([0.01 * 2 ** (i / 4) for i in range(len(counts))],
+                  [100 * n / total for n in counts], where="post", label=label)
 
 
 class Report:
@@ -123,9 +138,8 @@ class Report:
                 if x["kind"] in ("insert_run", "replace_run") and \
                         x.get("label") == label:
                     rows.append((name, number(x["rate"], 0),
-                                 number(x["qps"], 0),
-                                 "{} / {}".format(number(x["p50_ms"], 2),
-                                                  number(x["p99_ms"], 2)),
+                                 latency(x, "insert_"),
+                                 number(x["qps"], 0), latency(x),
                                  number(x["recall"], 4),
                                  number(x["peak_rss"] / 1e6)))
         if not rows:
@@ -134,8 +148,9 @@ class Report:
                   "Rows by total batch time; searches: averages of the passes "
                   "beside the batches; recall: average of the passes after "
                   "them, each against the rows that were live then.")
-        self.table(["engine", "vectors/s", "search QPS", "P50 / P99 ms",
-                    "recall@10", "peak RSS MB"], rows)
+        self.table(["engine", "vectors/s", "insertion mean / P50 / P99 ms",
+                    "search QPS", "search mean / P50 / P99 ms", "recall@10",
+                    "peak RSS MB"], rows)
 
     def curves(self):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
@@ -208,6 +223,8 @@ class Report:
                          if x["batch"] == b["batch"]]
                 rows.append((label, b["batch"], number(b["rate"], 0),
                              number(b["insert_ms"], 2),
+                             number(b["insert_p50_ms"], 2),
+                             number(b["insert_p99_ms"], 2),
                              number(b["insert_loads"]),
                              number(b["w_insert"], 0),
                              number(b["insert_pages"]),
@@ -217,7 +234,8 @@ class Report:
                              number(after[0]["edge_pages"]) if after else "-",
                              number(after[0]["bytes"] / 1024) if after
                              else "-", number(b["rss"] / 1e6)))
-        self.table(["run", "batch", "vectors/s", "ms an insertion",
+        self.table(["run", "batch", "vectors/s", "ms an insertion", "P50",
+                    "P99",
                     "vector loads a seek", "w_insert", "edge pages a seek",
                     "cache hits %", "recall@10 after", "w_search",
                     "edge pages a query after", "KiB read a query", "RSS MB"],
@@ -226,27 +244,20 @@ class Report:
         self.histogram(labels)
 
     def histogram(self, labels):
-        figure, axes = plt.subplots(figsize=(7, 3.5))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5))
         for label in ["search"] + labels:
-            kind = "search" if label == "search" else "beside"
-            counts = [0] * 80
-            for x in self.of(kind, label):
-                if kind == "search" and x["L"] != 40:
-                    continue
-                for i, n in enumerate(x["latency_buckets"]):
-                    counts[i] += n
-            total = sum(counts)
-            if total == 0:
-                continue
-            edges = [0.01 * 2 ** (i / 4) for i in range(80)]
-            axes.step(edges, [100 * n / total for n in counts], where="post",
-                      label=label)
-        axes.set_xscale("log")
-        axes.set_xlabel("latency of a search, ms (L = 40)")
-        axes.set_ylabel("% of the queries")
-        axes.grid(alpha=0.3)
-        axes.legend()
-        self.picture(figure, "latency", "histogram of latencies")
+            points = [x for x in self.of("beside", label)] if label != "search" \
+                else [x for x in self.of("search", label) if x["L"] == 40]
+            steps(left, [x["latency_buckets"] for x in points], label)
+            steps(right, [x["insert_buckets"]
+                          for x in self.of("batch", label)], label)
+        for axes, what in ((left, "a search (L = 40)"), (right, "an insertion")):
+            axes.set_xscale("log")
+            axes.set_xlabel("latency of %s, ms" % what)
+            axes.set_ylabel("%")
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize=8)
+        self.picture(figure, "latency", "histograms of latencies")
 
     def sql_section(self):
         methods = self.methods()
@@ -256,7 +267,10 @@ class Report:
                   "Throughput: one batch of single-row INSERTs, to the moment "
                   "when the last row is in the graph. Beside: two clients "
                   "search with list size or ef_search 100 (16 probes) while one "
-                  "session inserts at a fixed rate.")
+                  "session inserts at a fixed rate. An INSERT's latency is the "
+                  "client's: alone of statements in one transaction, beside "
+                  "of transactions of one row; what navis links in the "
+                  "background is not in it.")
         rows = []
         for situation in ("resident", "limited"):
             for m in methods:
@@ -265,14 +279,19 @@ class Report:
                     continue
                 rows.append((NAMES[m], SITUATIONS[situation],
                              number(v("insert_rate"), 0),
+                             " / ".join(number(v("insert_" + n), 2)
+                                        for n in ("mean", "p50", "p99")),
                              number(v("rate_beside"), 0),
+                             " / ".join(number(v("insert_" + n + "_beside"), 2)
+                                        for n in ("mean", "p50", "p99")),
                              number(v("qps_middle"), 0),
                              number(v("qps_beside"), 0),
                              "{} / {}".format(number(v("p50_beside"), 2),
                                               number(v("p99_beside"), 2)),
                              number(v("recall_middle"), 4)))
-        self.table(["method", "memory", "vectors/s alone", "vectors/s beside",
-                    "QPS alone", "QPS beside", "P50 / P99 ms beside",
+        self.table(["method", "memory", "vectors/s alone",
+                    "an INSERT, mean / P50 / P99 ms", "vectors/s beside",
+                    "an INSERT beside", "QPS alone", "QPS beside", "P50 / P99 ms beside",
                     "recall@10"], rows)
         rows = []
         for m in methods:

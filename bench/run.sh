@@ -20,7 +20,8 @@
 # 10M insertions, 22 + 10 threads; 64 GB and 500 GB of SSD), engine only unless
 # --parts says more.
 #
-# Installs what is missing from Debian.  A private server runs in a scratch
+# A step that fails is named on the terminal and in the report, the others go on,
+# and the exit status is 1.  Installs what is missing from Debian.  A private server runs in a scratch
 # directory; nothing is left running.  limits.sh tells what the memory limit
 # needs; where it cannot be had, those parts are left out and the report says so.
 
@@ -124,6 +125,31 @@ ran() {
 	"$@" | hide >>"$out/log.txt" || { tail -n 5 "$out/log.txt" >&2; return 1; }
 }
 
+# step NAME COMMAND...: as itself would run, but its failure does not end the run.
+# Not to be called from a condition, where the shell would not stop at errors.
+failures=()
+step() {
+	local name=$1 status
+	shift
+	set +e
+	(
+		trap - EXIT
+		set -e
+		"$@"
+	)
+	status=$?
+	set -e
+	[ $status -lt 128 ] || exit $status # interrupted
+	[ $status = 0 ] || failed "$name"
+}
+
+failed() { # NAME
+	failures+=("$1")
+	say "$(date +%T) FAILED: $1 (log.txt has its output)"
+	echo "== FAILED: $1" >>"$out/log.txt"
+	fact "failed" "$1"
+}
+
 # fact NAME VALUE: about machine and run, for the report.
 fact() {
 	printf '{"kind": "fact", "name": "%s", "value": "%s"}\n' "$1" \
@@ -203,23 +229,38 @@ bench() { # LABEL OPTIONS...
 moving=() # options of every run with batches
 engine_part() {
 	title "engine"
-	built index "$work/base.fbin"
-	bench search -g "$work/gt" --num-batches 0 --warmup-passes $warm "${sweep[@]}"
-	bench insert -g "$work/gt" "${moving[@]}"
-	bench insert-only "${moving[@]}" --insert-only
-	bench window -g "$work/gtd" "${moving[@]}" --workload-change
-	bench window-consolidated -g "$work/gtd" "${moving[@]}" --workload-change \
-		--consolidate
+	step "the engine's index" built index "$work/base.fbin"
+	step search bench search -g "$work/gt" --num-batches 0 \
+		--warmup-passes $warm "${sweep[@]}"
+	step insert bench insert -g "$work/gt" "${moving[@]}"
+	step insert-only bench insert-only "${moving[@]}" --insert-only
+	step window bench window -g "$work/gtd" "${moving[@]}" --workload-change
+	step window-consolidated bench window-consolidated -g "$work/gtd" \
+		"${moving[@]}" --workload-change --consolidate
 	limited_engine
 }
 
-# A quarter of the vectors, for everything the process holds; at least 96 MB,
-# since buffers and threads take half of that whatever the rows.
+# What processes and buffers need whatever the rows: below, the limit kills them.
+# Half of the engine's is pages that insertion has not written yet.
+engine_floor=96000000 server_floor=96000000
+
+# limit_of WHAT BYTES FLOOR: sets bytes to a quarter, all that processes hold
+# included, or else to the floor; and note to what the report says of it.
+limit_of() {
+	bytes=$(($2 / 4)) note=
+	if [ $bytes -lt "$3" ]; then
+		note="a quarter, $((bytes / 1000000)) MB, is below what processes and buffers need whatever the rows; a real one needs --rows $(awk "BEGIN { print int($rows * $3 / $bytes / 1000 + 1) * 1000 }") or more"
+		say "memory limit: $note"
+		bytes=$3 note=" ($note)"
+	fi
+	note="$((bytes / 1000000)) MB, $((bytes * 100 / $2)) % of $1$note"
+}
+
+# The reference's share of cache within the limit.
 limited_engine() {
-	local all=$(bytes_of "$work/base.fbin") bytes note
+	local bytes note
 	[ -z "$no_limit" ] || return 0
-	bytes=$((all / 4 > 96000000 ? all / 4 : 96000000))
-	note="$((bytes / 1000000)) MB, $((bytes * 100 / all)) % of the vectors"
+	limit_of "the vectors" "$(bytes_of "$work/base.fbin")" $engine_floor
 	if ! limit_begin engine "$bytes"; then
 		fact "memory limit of the engine" "none: control groups cannot be used here"
 		return 0
@@ -231,7 +272,8 @@ limited_engine() {
 			--cache-gb "$(gb_of $((bytes / 10)))"; then
 		note+=", used at most $(($(limit_peak) / 1000000)) MB; cache a tenth of it"
 	else
-		note+=": the run failed"
+		note+="; failed, the limit killed $(limit_kills) processes"
+		failed "engine under a memory limit"
 		rm -rf "$work/index_shadow"
 	fi
 	fact "memory limit of the engine" "$note"
@@ -246,31 +288,35 @@ ablation() { bench "$1" --num-batches 0 --warmup-queries 200 "${@:2}"; }
 ablations_part() {
 	local switch w
 	title "ablations"
-	built index "$work/base.fbin"
+	step "the engine's index" built index "$work/base.fbin"
 	# Without a cache every page looked at is a read.
-	built random "$work/base.fbin" --random-placement
+	step "random placement" built random "$work/base.fbin" --random-placement
 	for w in index random; do
-		ablation "placement-$w" -i "$work/$w" -g "$work/gt" --cache-gb 0 20 40 100
+		step "placement-$w" ablation "placement-$w" -i "$work/$w" -g "$work/gt" \
+			--cache-gb 0 20 40 100
 	done
-	ablation entrance-medoid -g "$work/gt" --cache-gb 0 --from-medoid 20 40 100
-	ablation page-single -g "$work/gt" --cache-gb 0 --single-lists 20 40 100
+	step entrance-medoid ablation entrance-medoid -g "$work/gt" --cache-gb 0 \
+		--from-medoid 20 40 100
+	step page-single ablation page-single -g "$work/gt" --cache-gb 0 \
+		--single-lists 20 40 100
 	for switch in "" --load-all --fixed-stages; do
-		ablation "casr-${switch:---window}" -g "$work/gt" $switch \
-			--warmup-queries 1000 40 100
+		step "casr$switch" ablation "casr-${switch:---window}" -g "$work/gt" \
+			$switch --warmup-queries 1000 40 100
 	done
 	for w in 90 99; do
-		ablation "casr---percentile-$w" -g "$work/gt" \
+		step "casr percentile $w" ablation "casr---percentile-$w" -g "$work/gt" \
 			--casr-percentile-search $w --warmup-queries 1000 40 100
 	done
 	for w in 1 2 4 8 16; do
-		ablation "beam-$w" -g "$work/gt" --cache-gb 0 --beam-width $w 40 100
+		step "beam-$w" ablation "beam-$w" -g "$work/gt" --cache-gb 0 \
+			--beam-width $w 40 100
 	done
-	cache_ablation
-	drift_ablation
+	step "cache policies" cache_ablation
+	step "drifting data" drift_ablation
 	say "$(date +%T)   layouts"
-	ran "$bin/navis_layout" -i "$work/index" -q "$query" --insert-data "$data" \
-		--rows $((batches * batch)) --cache-shares 2,5,10,25 \
-		--json "$out/engine.jsonl"
+	step layouts ran "$bin/navis_layout" -i "$work/index" -q "$query" \
+		--insert-data "$data" --rows $((batches * batch)) \
+		--cache-shares 2,5,10,25 --json "$out/engine.jsonl"
 }
 
 # Three policies at work, and, from a record of what the first one was asked for,
@@ -316,15 +362,6 @@ drift_ablation() {
 
 ask() { psql -XAtq -v ON_ERROR_STOP=1 "$@"; }
 
-# seconds SQL: by the server's clock.
-seconds() {
-	ask <<-SQL
-		SELECT clock_timestamp() AS begun \gset
-		$1;
-		SELECT round(extract(epoch FROM clock_timestamp() - :'begun'), 2);
-	SQL
-}
-
 # cell FILE ROW COLUMN: of a table that sql_bench printed, the row by its first
 # cell (or number: "#2").
 cell() {
@@ -340,33 +377,35 @@ sql_fact() {
 		"$1" "$2" "$3" "${4:-null}" "${5:-null}" >>"$out/sql.jsonl"
 }
 
-# Of each method: table, index, type, operator, what widens a search.
+# Of each method: table, index, type, operator class, what widens a search.
 describe() {
+	create=()
 	case $1 in
 		navis)
 			type=real setting=navis.search_list_size sizes=$sql_sweep middle=100
-			create="CREATE INDEX navis_i ON navis_t USING navis (v)"
 			;;
 		hnsw)
 			type=vector setting=hnsw.ef_search sizes=$sql_sweep middle=100
-			create="CREATE INDEX hnsw_i ON hnsw_t USING hnsw (v vector_l2_ops)"
+			create=(--opclass vector_l2_ops)
 			;;
 		ivfflat)
 			type=vector setting=ivfflat.probes sizes=1,4,16,64 middle=16
-			create="CREATE INDEX ivfflat_i ON ivfflat_t USING ivfflat (v vector_l2_ops)
-				WITH (lists = $(awk "BEGIN { print int(sqrt($rows)) }"))"
+			create=(--opclass vector_l2_ops
+				--with "lists = $(awk "BEGIN { print int(sqrt($rows)) }")")
 			;;
 		*) say "unknown method: $1"; return 1 ;;
 	esac
 	table=$1_t index=$1_i
 }
 
+situation= # of the method at hand, "METHOD SITUATION"
 sql() { # NAME MODE OPTIONS...: the driver for the method at hand
 	local name=$1 mode=$2
 	shift 2
 	echo "\$ sql_bench $mode $table $(sed "s|$work|WORK|g; s|$data|DATA|g" <<<"$*")" \
 		>>"$out/log.txt"
-	"$bin/sql_bench" "$mode" "$table" --type "$type" "$@" >"$dir/$name" \
+	"$bin/sql_bench" "$mode" "$table" --type "$type" --label "$situation" \
+		--json "$out/driver.jsonl" "$@" >"$dir/$name" \
 		2>>"$out/log.txt" || { tail -n 2 "$out/log.txt" >&2; return 1; }
 	cat "$dir/$name" >>"$out/log.txt"
 }
@@ -379,6 +418,7 @@ field() {
 # sql_searches METHOD SITUATION TRUTH
 sql_searches() {
 	local list
+	situation="$1 $2"
 	sql found search --query "$query" --truth "$3" --index "$index" \
 		--sweep "$sizes" --setting "$setting" --clients 1,2 --passes 1 ||
 		return 1
@@ -396,16 +436,21 @@ sql_searches() {
 # sql_inserts METHOD SITUATION FIRST: one batch alone, by single-row INSERTs.
 sql_inserts() {
 	local linked=()
-	[ "$1" = navis ] && linked=(--index "$index")
+	[ "$1" != navis ] || linked=(--index "$index")
+	situation="$1 $2"
 	sql inserted insert --base "$data" --first "$3" --rows "$batch" \
-		--method rows "${linked[@]}"
+		--method rows "${linked[@]}" || return 1
 	sql_fact "$1" "$2" insert_rate "$(cell "$dir/inserted" rows "rows/s linked")"
+	sql_fact "$1" "$2" insert_mean "$(cell "$dir/inserted" rows "mean ms")"
+	sql_fact "$1" "$2" insert_p50 "$(cell "$dir/inserted" rows "p50 ms")"
+	sql_fact "$1" "$2" insert_p99 "$(cell "$dir/inserted" rows "p99 ms")"
 }
 
 # sql_mixed METHOD SITUATION FIRST: searches beside a steady stream of rows.
 sql_mixed() {
 	local linked=() round
-	[ "$1" = navis ] && linked=(--index "$index")
+	[ "$1" != navis ] || linked=(--index "$index")
+	situation="$1 $2"
 	sql mixed mixed --base "$data" --first "$3" --rows $((spare / 2)) \
 		--query "$query" "${linked[@]}" --sweep "$middle" \
 		--setting "$setting" \
@@ -416,16 +461,20 @@ sql_mixed() {
 		sql_fact "$1" "$2" p50_beside "$(cell "$dir/mixed" $round "p50 ms beside")"
 		sql_fact "$1" "$2" p99_beside "$(cell "$dir/mixed" $round "p99 ms beside")"
 		sql_fact "$1" "$2" rate_beside "$(cell "$dir/mixed" $round "rows/s inserted")"
+		sql_fact "$1" "$2" insert_mean_beside "$(cell "$dir/mixed" $round "insert mean ms")"
+		sql_fact "$1" "$2" insert_p50_beside "$(cell "$dir/mixed" $round "insert p50 ms")"
+		sql_fact "$1" "$2" insert_p99_beside "$(cell "$dir/mixed" $round "insert p99 ms")"
 	done
 }
 
 sql_resident() { # METHOD
 	describe "$1"
 	say "$(date +%T)   $1: load and build"
+	situation="$1 resident"
 	sql loaded load --base "$work/base.fbin"
-	echo "\$ $create" >>"$out/log.txt"
-	sql_fact "$1" resident build_seconds "$(seconds "$create")"
-	sql_fact "$1" resident table_bytes "$(ask -c "SELECT pg_table_size('$table')")"
+	sql built build --index "$index" --using "$1" "${create[@]}"
+	sql_fact "$1" resident build_seconds "$(cell "$dir/built" "#1" s)"
+	sql_fact "$1" resident table_bytes "$(cell "$dir/built" "#1" "table bytes")"
 	sql_fact "$1" resident index_bytes "$(index_bytes "$1")"
 	say "$(date +%T)   $1: search"
 	[ "$1" != navis ] || fact "navis reads by" \
@@ -434,8 +483,10 @@ sql_resident() { # METHOD
 	say "$(date +%T)   $1: insert, delete, vacuum"
 	sql_inserts "$1" resident "$rows"
 	sql_searches "$1" inserted "$work/gt_$batch.bin"
-	sql_fact "$1" deleted seconds "$(seconds "DELETE FROM $table WHERE id < $batch")"
-	sql_fact "$1" deleted vacuum_seconds "$(seconds "VACUUM $table")"
+	situation="$1 deleted"
+	sql gone delete --first 0 --rows "$batch"
+	sql_fact "$1" deleted seconds "$(cell "$dir/gone" "#1" "DELETE s")"
+	sql_fact "$1" deleted vacuum_seconds "$(cell "$dir/gone" "#1" "VACUUM s")"
 	sql_searches "$1" deleted "$work/gtd_$batch.bin"
 	say "$(date +%T)   $1: search beside insertion"
 	sql_mixed "$1" resident $((rows + batches * batch))
@@ -457,16 +508,14 @@ sql_limited() { # METHOD
 		sql_mixed "$1" limited $((rows + batches * batch + spare / 2))
 }
 
-# Server and peers within a quarter of table and index; at least 48 MB, which
-# processes and shared memory need whatever the rows.
+# Server and peers, one after the other, within a quarter of table and index.
 sql_under_limit() {
 	local bytes all method note
 	[ -z "$no_limit" ] || return 0
 	for method in $methods; do
 		describe "$method"
 		all=$(($(ask -c "SELECT pg_table_size('$table')") + $(index_bytes "$method")))
-		bytes=$((all / 4 > 48000000 ? all / 4 : 48000000))
-		note="$((bytes / 1000000)) MB, $((bytes * 100 / all)) % of table and index"
+		limit_of "table and index" "$all" $server_floor
 		if ! limit_begin "sql-$method" "$bytes"; then
 			fact "memory limit of the server with $method" "none: control groups cannot be used here"
 			return 0
@@ -478,15 +527,31 @@ sql_under_limit() {
 		if limited restart_server "$dir" 2>/dev/null && sql_limited "$method"; then
 			note+=", used at most $(($(limit_peak) / 1000000)) MB, page cache included; shared_buffers an eighth of it, navis.cache_size a sixteenth"
 		else
-			note+=": the run failed"
+			note+="; failed, the limit killed $(limit_kills) processes"
+			failed "$method under a memory limit"
 		fi
 		fact "memory limit of the server with $method" "$note"
-		# A server that the limit killed may be in the middle of its recovery.
-		as_server pg_ctl -D "$dir/data" -m immediate -w -s stop || true
-		as_root sh -c ": >'$dir/data/postgresql.auto.conf'"
-		limit_end
-		restart_server "$dir" 2>/dev/null
+		end_limited_server
 	done
+}
+
+# A server that the limit killed may be in the middle of its recovery, which the
+# limit holds up, too: it is not asked to end but told to, and what then still
+# runs in the group is killed with it.
+end_limited_server() {
+	as_server pg_ctl -D "$dir/data" -m immediate -w -t 20 -s stop ||
+		say "the server under the limit does not end"
+	limit_end
+	as_root sh -c ": >'$dir/data/postgresql.auto.conf'"
+	restart_server "$dir" 2>/dev/null
+}
+
+# The next step needs a server, whatever has become of it in the last one.
+heal_server() {
+	ask -c "SELECT 1" >/dev/null 2>&1 && return
+	say "the server is not there: starting it again"
+	as_server pg_ctl -D "$dir/data" -m immediate -w -t 20 -s stop 2>/dev/null || true
+	restart_server "$dir" 2>/dev/null
 }
 
 sql_part() {
@@ -509,7 +574,8 @@ sql_part() {
 		ask -c "CREATE EXTENSION vector"
 	fi
 	for method in $methods; do
-		sql_resident "$method"
+		step "$method in SQL" sql_resident "$method"
+		heal_server
 	done
 	sql_under_limit
 	stop_server "$dir"
@@ -533,3 +599,7 @@ python=/usr/bin/python3 # Debian's, which has the package
 [ -x $python ] || python=python3
 $python "$top/bench/plot.py" "$out"
 say "$(date +%T) report: $out/report.md"
+if [ ${#failures[@]} -gt 0 ]; then
+	say "FAILED:$(printf ' "%s"' "${failures[@]}")"
+	exit 1
+fi

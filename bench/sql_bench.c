@@ -9,7 +9,11 @@
  *					 [--set NAME=VALUE]... [--clients 1,2] [--passes N]
  *					 [--engine-pid PID]
  *
+ *	sql_bench build|delete TABLE ...: see sql_index.c
  *	sql_bench insert|pairs|mixed TABLE ...: see sql_update.c
+ *
+ * All but load append, with --json FILE, a line for everything they measure,
+ * marked with --label TEXT.
  *
  * The server is found by libpq's environment variables.  load makes
  * TABLE (id int, v real[] or vector); id is the row's number in the file.
@@ -357,6 +361,30 @@ collect(bench *b)
 }
 
 static void
+json_search(bench *b, uint32_t list, const bench_figures *f, uint32_t clients,
+			const bench_speed *speed)
+{
+	double n = (double) f->queries;
+
+	bench_json_begin(b->json, "sql_search");
+	bench_json_number(b->json, "L", list);
+	bench_json_number(b->json, "recall", (double) f->found / (n * BENCH_K));
+	bench_json_number(b->json, "clients", clients);
+	bench_json_number(b->json, "qps", speed->qps);
+	bench_json_number(b->json, "mean_ms", speed->mean_ms);
+	bench_json_number(b->json, "p50_ms", speed->p50_ms);
+	bench_json_number(b->json, "p99_ms", speed->p99_ms);
+	if (b->navis)
+	{
+		bench_json_number(b->json, "edge_pages", (double) f->edge_pages / n);
+		bench_json_number(b->json, "edge_reads", (double) f->edge_reads / n);
+		bench_json_number(b->json, "vectors", (double) f->vectors / n);
+		bench_json_number(b->json, "bytes", (double) f->bytes / n);
+	}
+	bench_json_end(b->json);
+}
+
+static void
 measure(bench *b, uint32_t list)
 {
 	bench_speed speeds[BENCH_MAX_NUMBERS];
@@ -381,6 +409,8 @@ measure(bench *b, uint32_t list)
 			add_last_scan(b, j, &unused);
 	}
 	bench_print_row(list, &figures, speeds, b->o.clients.n, b->navis);
+	for (uint32_t i = 0; i < b->o.clients.n; i++)
+		json_search(b, list, &figures, b->o.clients.values[i], &speeds[i]);
 }
 
 static void
@@ -429,6 +459,11 @@ parse(options *o, int argc, char **argv)
 {
 	const bench_argument known[] = {
 		{"base", bench_take_text, &o->base},
+		{"json", bench_take_text, &o->json},
+		{"label", bench_take_text, &o->label},
+		{"using", bench_take_text, &o->using},
+		{"opclass", bench_take_text, &o->opclass},
+		{"with", bench_take_text, &o->with},
 		{"rows", bench_take_count, &o->rows},
 		{"query", bench_take_text, &o->query},
 		{"truth", bench_take_text, &o->truth},
@@ -452,7 +487,8 @@ parse(options *o, int argc, char **argv)
 
 	if (argc < 3)
 		bench_die("usage",
-				  "sql_bench load|search|insert|pairs|mixed TABLE ...");
+				  "sql_bench load|build|search|insert|delete|pairs|mixed "
+				  "TABLE ...");
 	o->mode = argv[1];
 	o->table = argv[2];
 	bench_parse_arguments(known, sizeof(known) / sizeof(known[0]), 3, argc,
@@ -478,10 +514,16 @@ main(int argc, char **argv)
 	b.o.clients = bench_parse_numbers("--clients", "1");
 	parse(&b.o, argc, argv);
 	b.navis = strcmp(b.o.type, "vector") != 0;
+	b.json = bench_json_open(b.o.json);
+	bench_json_label(b.json, b.o.label);
 	if (strcmp(b.o.mode, "load") == 0)
 		run_load(&b);
 	else if (strcmp(b.o.mode, "search") == 0)
 		run_search(&b);
+	else if (strcmp(b.o.mode, "build") == 0)
+		sb_run_build(&b);
+	else if (strcmp(b.o.mode, "delete") == 0)
+		sb_run_delete(&b);
 	else if (strcmp(b.o.mode, "insert") == 0)
 		sb_run_insert(&b);
 	else if (strcmp(b.o.mode, "pairs") == 0)
@@ -489,6 +531,9 @@ main(int argc, char **argv)
 	else if (strcmp(b.o.mode, "mixed") == 0)
 		sb_run_mixed(&b);
 	else
-		bench_die(b.o.mode, "load, search, insert, pairs or mixed expected");
+		bench_die(b.o.mode,
+				  "load, build, search, insert, delete, pairs or mixed "
+				  "expected");
+	bench_json_close(b.json);
 	return 0;
 }

@@ -9,13 +9,15 @@
 #include <libpq-fe.h>
 
 #include "arguments.h"
+#include "json.h"
 
 #define SB_MAX_SETTINGS 16
 
 typedef struct options
 {
 	const char *mode, *table, *base, *query, *truth;
-	const char *type, *op, *index, *setting;
+	const char *type, *op, *index, *setting, *json, *label;
+	const char *using, *opclass, *with; /* build */
 	const char *settings[SB_MAX_SETTINGS];
 	uint32_t n_settings, rows, passes;
 	bench_numbers sweep, clients;
@@ -40,6 +42,7 @@ typedef struct bench
 	uint32_t n_connections;
 	bool navis; /* the index under test is ours */
 	bool casr;
+	bench_json *json;
 } bench;
 
 /* An error of the server ends the program. */
@@ -73,6 +76,8 @@ extern void sb_prepare(bench *b, connection *c);
 /* bench_ask of arg, a bench. */
 extern void sb_ask(void *arg, uint32_t client, uint32_t q);
 
+extern void sb_run_build(bench *b);
+extern void sb_run_delete(bench *b);
 extern void sb_run_insert(bench *b);
 extern void sb_run_pairs(bench *b);
 extern void sb_run_mixed(bench *b);

@@ -15,8 +15,9 @@
  * session, one transaction: prepared INSERTs of one row (rows), of BATCH rows
  * (multi), or one COPY.  It prints the time to the end of the transaction and,
  * with the name of a navis index, the time until no row of it waits to be
- * linked any more; and the processor time of session and engine (with
- * --engine-pid), which means something on a busy machine, too.
+ * linked any more; the processor time of session and engine (with
+ * --engine-pid), which means something on a busy machine, too; and the latency
+ * of the INSERT statements.
  *
  * pairs inserts every row into TABLE, which has the index, and into the plain
  * one, which has none, each in a transaction of its own, in changing order,
@@ -24,7 +25,8 @@
  *
  * mixed asks all queries PASSES times, alone and while another session inserts
  * rows (prepared, BATCH of them in a transaction), in turns; no row comes
- * twice.  Between rounds it waits until all are linked.
+ * twice.  Between rounds it waits until all are linked.  A row's latency is
+ *that of its INSERT, and for the last one of a transaction of its COMMIT, too.
  */
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -196,8 +198,58 @@ await_linked(PGconn *conn, const char *index)
 
 /* --- insert --- */
 
+/* Latencies, as many as there come. */
+typedef struct latencies
+{
+	double *ms;
+	size_t n, room;
+} latencies;
+
 static void
-insert_all(bench *b, inserter *s)
+add_latency(latencies *l, double ms)
+{
+	if (l->n == l->room)
+	{
+		l->room = l->room == 0 ? 1024 : 2 * l->room;
+		l->ms = realloc(l->ms, l->room * sizeof(double));
+		if (l->ms == NULL)
+			bench_die("memory", "not enough");
+	}
+	l->ms[l->n++] = ms;
+}
+
+/* Frees them; zeros without any. */
+static bench_speed
+end_latencies(latencies *l)
+{
+	bench_speed speed = {0};
+
+	if (l->n > 0)
+		speed = bench_percentiles(l->ms, l->n);
+	free(l->ms);
+	*l = (latencies){0};
+	return speed;
+}
+
+static void
+json_latency(bench *b, const bench_speed *each)
+{
+	bench_json_number(b->json, "insert_mean_ms", each->mean_ms);
+	bench_json_number(b->json, "insert_p50_ms", each->p50_ms);
+	bench_json_number(b->json, "insert_p99_ms", each->p99_ms);
+}
+
+static double
+timed_row(inserter *s, const char *statement, uint32_t row)
+{
+	uint64_t begun = bench_now_ns();
+
+	insert_batch(s, statement, row);
+	return (double) (bench_now_ns() - begun) / 1e6;
+}
+
+static void
+insert_all(bench *b, inserter *s, latencies *l)
 {
 	const sb_rows *rows = s->rows;
 
@@ -208,7 +260,7 @@ insert_all(bench *b, inserter *s)
 	}
 	sb_command(s->conn, "BEGIN");
 	for (uint32_t i = 0; i < rows->n; i += s->batch)
-		insert_batch(s, "insert", i);
+		add_latency(l, timed_row(s, "insert", i));
 	sb_command(s->conn, "COMMIT");
 }
 
@@ -230,6 +282,8 @@ sb_run_insert(bench *b)
 	bool multi = strcmp(b->o.method, "multi") == 0;
 	inserter s = open_inserter(b, &rows, multi ? b->o.batch : 1);
 	double ended, linked, cpu;
+	latencies l = {0};
+	bench_speed each;
 	uint64_t begun;
 
 	if (!multi && strcmp(b->o.method, "rows") != 0 &&
@@ -240,7 +294,7 @@ sb_run_insert(bench *b)
 		await_linked(s.conn, b->o.index);
 	begun = bench_now_ns();
 	cpu = cpu_seconds(b, s.conn);
-	insert_all(b, &s);
+	insert_all(b, &s, &l);
 	ended = linked = seconds_since(begun);
 	if (b->o.index != NULL)
 	{
@@ -248,25 +302,26 @@ sb_run_insert(bench *b)
 		linked = seconds_since(begun);
 	}
 	cpu = cpu_seconds(b, s.conn) - cpu;
+	each = end_latencies(&l);
 	printf("| method | rows | s to the end | rows/s | s until linked | rows/s "
-		   "linked | CPU ms a row |\n|---|---:|---:|---:|---:|---:|---:|\n");
-	printf("| %s | %u | %.2f | %.0f | %.2f | %.0f | %.3f |\n", b->o.method,
-		   rows.n, ended, rows.n / ended, linked, rows.n / linked,
-		   cpu * 1e3 / rows.n);
+		   "linked | CPU ms a row | mean ms | p50 ms | p99 ms "
+		   "|\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+	printf("| %s | %u | %.2f | %.0f | %.2f | %.0f | %.3f | %.3f | %.3f | %.3f "
+		   "|\n",
+		   b->o.method, rows.n, ended, rows.n / ended, linked, rows.n / linked,
+		   cpu * 1e3 / rows.n, each.mean_ms, each.p50_ms, each.p99_ms);
+	bench_json_begin(b->json, "sql_insert");
+	bench_json_text(b->json, "method", b->o.method);
+	bench_json_number(b->json, "rows", rows.n);
+	bench_json_number(b->json, "rate", rows.n / ended);
+	bench_json_number(b->json, "linked_rate", rows.n / linked);
+	json_latency(b, &each);
+	bench_json_end(b->json);
 	close_inserter(&s);
 	free(rows.words);
 }
 
 /* --- pairs --- */
-
-static double
-timed_row(inserter *s, const char *statement, uint32_t row)
-{
-	uint64_t begun = bench_now_ns();
-
-	insert_batch(s, statement, row);
-	return (double) (bench_now_ns() - begun) / 1e6;
-}
 
 void
 sb_run_pairs(bench *b)
@@ -319,6 +374,7 @@ typedef struct beside
 	uint32_t next; /* its number among rows and what is made of them */
 	atomic_bool stop;
 	double rate; /* what came of it */
+	latencies latency;
 } beside;
 
 /*
@@ -350,6 +406,9 @@ beside_main(void *arg)
 
 	while (!atomic_load(&w->stop))
 	{
+		double ms = -1;
+		uint64_t commit;
+
 		sb_command(w->s->conn, "BEGIN");
 		for (uint32_t i = 0; i < o->batch && !atomic_load(&w->stop); i++)
 		{
@@ -359,10 +418,17 @@ beside_main(void *arg)
 			if (ahead > 0)
 				usleep((useconds_t) (ahead * 1e6));
 			next_row(w);
-			insert_batch(w->s, "insert", 0);
+			/* The last one's waits for the COMMIT. */
+			if (ms >= 0)
+				add_latency(&w->latency, ms);
+			ms = timed_row(w->s, "insert", 0);
 			done++;
 		}
+		commit = bench_now_ns();
 		sb_command(w->s->conn, "COMMIT");
+		if (ms >= 0)
+			add_latency(&w->latency,
+						ms + (double) (bench_now_ns() - commit) / 1e6);
 	}
 	w->rate = done / seconds_since(begun);
 	return NULL;
@@ -396,6 +462,24 @@ set_list(bench *b)
 	}
 }
 
+static void
+json_mixed(bench *b, uint32_t round, const bench_speed *alone,
+		   const bench_speed *with, double rate, const bench_speed *each)
+{
+	bench_json_begin(b->json, "sql_mixed");
+	bench_json_number(b->json, "round", round);
+	bench_json_number(b->json, "qps_alone", alone->qps);
+	bench_json_number(b->json, "p50_ms_alone", alone->p50_ms);
+	bench_json_number(b->json, "p99_ms_alone", alone->p99_ms);
+	bench_json_number(b->json, "qps", with->qps);
+	bench_json_number(b->json, "mean_ms", with->mean_ms);
+	bench_json_number(b->json, "p50_ms", with->p50_ms);
+	bench_json_number(b->json, "p99_ms", with->p99_ms);
+	bench_json_number(b->json, "rate", rate);
+	json_latency(b, each);
+	bench_json_end(b->json);
+}
+
 void
 sb_run_mixed(bench *b)
 {
@@ -416,26 +500,29 @@ sb_run_mixed(bench *b)
 		sb_prepare(b, &b->connections[b->n_connections]);
 	set_list(b);
 	bench_run_clients(clients, b->query.n, 2, sb_ask, b); /* warm-up */
-	printf(
-		"| round | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms "
-		"beside | ratio of p50 | rows/s inserted | QPS alone | QPS beside |\n"
-		"|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+	printf("| round | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms "
+		   "beside | ratio of p50 | rows/s inserted | QPS alone | QPS beside | "
+		   "insert mean ms | insert p50 ms | insert p99 ms |\n"
+		   "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
 	for (uint32_t i = 0; i < b->o.rounds; i++)
 	{
-		bench_speed alone, with;
+		bench_speed alone, with, each;
 
 		if (b->o.index != NULL && b->navis)
 			await_linked(s.conn, b->o.index);
 		alone = bench_run_clients(clients, b->query.n, b->o.passes, sb_ask, b);
 		with = search_beside(b, &w);
 		ratios[i] = with.p50_ms / alone.p50_ms;
+		each = end_latencies(&w.latency);
 		printf("| %u | %.3f | %.3f | %.3f | %.3f | %.3f | %.0f | %.0f | %.0f "
-			   "|\n",
+			   "| %.3f | %.3f | %.3f |\n",
 			   i + 1, alone.p50_ms, alone.p99_ms, with.p50_ms, with.p99_ms,
-			   ratios[i], w.rate, alone.qps, with.qps);
+			   ratios[i], w.rate, alone.qps, with.qps, each.mean_ms,
+			   each.p50_ms, each.p99_ms);
+		json_mixed(b, i, &alone, &with, w.rate, &each);
 		fflush(stdout);
 	}
-	printf("| median | | | | | %.3f | | | |\n",
+	printf("| median | | | | | %.3f | | | | | | |\n",
 		   bench_percentiles(ratios, b->o.rounds).p50_ms);
 	close_inserter(&s);
 	free(w.row.words);
