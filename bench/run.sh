@@ -34,6 +34,7 @@ case $size in
 	*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 out= work= data= query= pgvector= parts= methods= no_limit= only_rows=
+limited_sweep=
 while [ $# -gt 0 ]; do
 	case $1 in
 		--out | --work | --data | --query | --pgvector | --parts | --methods)
@@ -59,6 +60,7 @@ case $size in
 		rows=30000 batch=1500 batches=3 queries=300 drift=10000 spare=6000
 		search_threads=2 insert_threads=1 warm=2 cadence=(--first-wait 1 --pause 0.5)
 		sweep=(20 40 80 160) sql_sweep=20,40,100,200 rate=50
+		limited_sweep=40,100 # what reads from disk for each query takes long
 		;;
 	medium)
 		rows=1000000 batch=20000 batches=10 queries=1000 drift=200000 spare=100000
@@ -74,6 +76,7 @@ case $size in
 esac
 parts=${parts:-engine ablations sql}
 rows=${only_rows:-$rows}
+limited_sweep=${limited_sweep:-$sql_sweep}
 [ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
 [ -z "$data" ] || { data=$(realpath "$data"); query=$(realpath "$query"); }
 out=${out:-$top/bench/results/$(date +%F)-$size}
@@ -240,18 +243,25 @@ engine_part() {
 	limited_engine
 }
 
-# What processes and buffers need whatever the rows: below, the limit kills them.
-# Half of the engine's is pages that insertion has not written yet.
-engine_floor=96000000 server_floor=96000000
+# What processes hold whatever the rows, up to 34 MB of it edge pages that
+# insertion has not written yet, and for each row (codes, map, elements): below
+# the sum, the limit kills them.
+held_fixed=88000000 held_row=300
 
-# limit_of WHAT BYTES FLOOR: sets bytes to a quarter, all that processes hold
-# included, or else to the floor; and note to what the report says of it.
+# limit_of WHAT BYTES: sets bytes to a quarter, all that processes hold included,
+# or else to what they need; and note to what the report says of it.
 limit_of() {
+	local need=$((held_fixed + held_row * rows)) enough
 	bytes=$(($2 / 4)) note=
-	if [ $bytes -lt "$3" ]; then
-		note="a quarter, $((bytes / 1000000)) MB, is below what processes and buffers need whatever the rows; a real one needs --rows $(awk "BEGIN { print int($rows * $3 / $bytes / 1000 + 1) * 1000 }") or more"
-		say "memory limit: $note"
-		bytes=$3 note=" ($note)"
+	if [ $bytes -lt $need ]; then
+		enough=$(awk "BEGIN { spare = $bytes / $rows - $held_row
+			if (spare > 0)
+				print \"--rows\", int($held_fixed / spare / 1000 + 1) * 1000, \"or more\"
+			else
+				print \"more dimensions\" }")
+		note="a quarter, $((bytes / 1000000)) MB, is below what processes hold beside data: that takes $enough"
+		say "memory limit of $((need / 1000000)) MB: $note"
+		bytes=$need note=" ($note)"
 	fi
 	note="$((bytes / 1000000)) MB, $((bytes * 100 / $2)) % of $1$note"
 }
@@ -260,7 +270,7 @@ limit_of() {
 limited_engine() {
 	local bytes note
 	[ -z "$no_limit" ] || return 0
-	limit_of "the vectors" "$(bytes_of "$work/base.fbin")" $engine_floor
+	limit_of "the vectors" "$(bytes_of "$work/base.fbin")"
 	if ! limit_begin engine "$bytes"; then
 		fact "memory limit of the engine" "none: control groups cannot be used here"
 		return 0
@@ -503,6 +513,7 @@ index_bytes() {
 
 sql_limited() { # METHOD
 	describe "$1"
+	[ "$1" = ivfflat ] || sizes=$limited_sweep
 	say "$(date +%T)   $1 under the limit"
 	sql_searches "$1" limited "$work/gtd_$batch.bin" &&
 		sql_mixed "$1" limited $((rows + batches * batch + spare / 2))
@@ -515,7 +526,7 @@ sql_under_limit() {
 	for method in $methods; do
 		describe "$method"
 		all=$(($(ask -c "SELECT pg_table_size('$table')") + $(index_bytes "$method")))
-		limit_of "table and index" "$all" $server_floor
+		limit_of "table and index" "$all"
 		if ! limit_begin "sql-$method" "$bytes"; then
 			fact "memory limit of the server with $method" "none: control groups cannot be used here"
 			return 0
