@@ -6,8 +6,8 @@
 #   JOBS=2 bash test/soak.sh              so many at a time; as many as cores
 #   bash test/soak.sh server              crashes of a real server: soak_server.sh
 #
-# Says how far it is, which seeds failed, how each is run again, and ends with 1
-# if any did.
+# Says how far it is, which seeds failed, how each is run again, how many power
+# failures there were and states compared, and ends with 1 if any seed failed.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 if [ "${1:-}" = server ]; then exec bash "$top/test/soak_server.sh" "${@:2}"; fi
@@ -41,6 +41,21 @@ for ((from = first; from < first + count; from += step)); do
 	echo "$from $((left < step ? left : step))"
 done | xargs -P "$jobs" -L 1 bash -c 'run "$0" "$1"'
 
+grep -h 'power failures' "$dir"/[0-9]* | awk '
+	{
+		gsub(",", "")
+		for (i = 2; i < NF; i++)
+			if ($(i) == "power")
+				crashes += $(i - 1)
+			else if ($(i) == "states")
+				states += $(i - 1)
+			else if ($(i) == "consolidations")
+				runs += $(i - 1)
+	}
+	END {
+		printf "%d power failures, %d states compared, %d consolidations\n",
+			crashes, states, runs
+	}'
 if [ -e "$dir/failed" ]; then
 	echo "$(wc -l <"$dir/failed") failures; run one again with"
 	echo "  NAVIS_SIM_LOG=1 $program SEED 1"

@@ -227,8 +227,9 @@ check_equal(nv_check *check, nv_error *err)
 	if (all == NULL)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory to compare %u vectors",
 					   vertices);
+	/* One that is consolidated is not taken back, also if that is cut short. */
 	for (uint32_t v = 0; v < vertices; v++)
-		if (nv_store_edge_word(store, v) != 0)
+		if (nv_store_edge_word(store, v) != 0 && nv_body_live(check->body, v))
 			all[n++] = (hashed){nv_store_vector_hash(store, v), v};
 	qsort(all, n, sizeof(*all), by_hash);
 	for (uint32_t i = 1; i < n && status == NV_OK; i++)

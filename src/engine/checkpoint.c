@@ -101,8 +101,13 @@ nv_store_checkpoint(nv_store *store, const nv_checkpoint_hooks *hooks,
 	/* Held across I/O; only checkpoints wait for each other here. */
 	pthread_mutex_lock(&store->checkpoint);
 	status = nv_store_check(store, err);
+	/* A full disk shows here, where it harms nothing. */
+	if (status == NV_OK)
+		status = nv_state_make_room_now(store, err);
 	if (status != NV_OK)
 	{
+		if (status == NV_EIO)
+			nv_store_fail(store, err);
 		pthread_mutex_unlock(&store->checkpoint);
 		return status;
 	}

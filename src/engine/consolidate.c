@@ -149,11 +149,9 @@ wait_for_others(run *r, uint32_t phase, nv_error *err)
 
 	while (!nv_store_passed(store, mark))
 	{
-		struct timespec pause = {.tv_nsec = WAIT_US * 1000};
-
 		if (stop(r, phase, 0, 1))
 			return stopped(err);
-		nanosleep(&pause, NULL);
+		nv_pause(r->engine, WAIT_US);
 	}
 	return NV_OK;
 }
@@ -844,34 +842,36 @@ sleep_a_while(nv_engine *engine)
 	pthread_mutex_unlock(&engine->consolidate_lock);
 }
 
+bool
+nv_consolidate_next(nv_engine *engine, nv_linker *linker)
+{
+	nv_body *body;
+	nv_index *index = next_wish(engine, &body);
+	uint64_t freed;
+	bool cut_short;
+	nv_status status;
+	nv_error err;
+
+	if (index == NULL)
+		index = next_due(engine, &body);
+	if (index == NULL)
+		return false;
+	join(engine, index);
+	status = run_once(engine, linker, index, body, &freed, &cut_short, &err);
+	if (status != NV_OK && status != NV_ECANCELLED)
+		run_failed(index, body, &err);
+	answer_joined(engine, body, status, freed, cut_short, &err);
+	nv_body_put(body);
+	nv_index_put(index);
+	return true;
+}
+
 static void
 consolidator_loop(nv_engine *engine, nv_linker *linker)
 {
 	while (!atomic_load(&engine->stopping))
-	{
-		nv_body *body;
-		nv_index *index = next_wish(engine, &body);
-		uint64_t freed;
-		bool cut_short;
-		nv_status status;
-		nv_error err;
-
-		if (index == NULL)
-			index = next_due(engine, &body);
-		if (index == NULL)
-		{
+		if (!nv_consolidate_next(engine, linker))
 			sleep_a_while(engine);
-			continue;
-		}
-		join(engine, index);
-		status =
-			run_once(engine, linker, index, body, &freed, &cut_short, &err);
-		if (status != NV_OK && status != NV_ECANCELLED)
-			run_failed(index, body, &err);
-		answer_joined(engine, body, status, freed, cut_short, &err);
-		nv_body_put(body);
-		nv_index_put(index);
-	}
 }
 
 void *

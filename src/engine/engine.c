@@ -79,6 +79,18 @@ nv_answer(nv_engine *engine, nv_request *request, nv_status status,
 	engine->port->finish(engine->port->arg, request);
 }
 
+void
+nv_pause(const nv_engine *engine, uint32_t us)
+{
+	struct timespec pause = {.tv_nsec = (long) us * 1000};
+
+	nv_assert(us < 1000000);
+	if (engine->pause != NULL)
+		engine->pause(engine->pause_arg);
+	else
+		nanosleep(&pause, NULL);
+}
+
 /* --- pools --- */
 
 static void *
@@ -336,6 +348,30 @@ checkpoint_due(nv_index *index, bool now)
 	return (due && changed) || stats.failed;
 }
 
+/*
+ * One that was refused before it began, for want of space or memory, is tried
+ * again when it is due the next time.
+ */
+static void
+checkpoint_failed(nv_index *index, const nv_error *err)
+{
+	uint64_t failures = atomic_load(&index->work.checkpoint_failures);
+	nv_body *body = nv_index_body(index);
+	nv_store_stats stats = {.failed = true};
+
+	if (body != NULL)
+		nv_store_get_stats(body->store, &stats);
+	nv_body_put(body);
+	if (stats.failed)
+		reset_index(index, err);
+	/* The first, the second, the fourth, ... */
+	else if ((failures & (failures - 1)) == 0)
+		nv_log(NV_LOG_WARNING,
+			   "checkpoint of %s was put off: %s; its rows come from the table "
+			   "again after a crash",
+			   index->title, err->detail);
+}
+
 void
 nv_checkpoint_changed(nv_engine *engine, bool now)
 {
@@ -348,7 +384,7 @@ nv_checkpoint_changed(nv_engine *engine, bool now)
 
 		if (checkpoint_due(list[i], now) &&
 			nv_index_checkpoint(list[i], &err) != NV_OK)
-			reset_index(list[i], &err);
+			checkpoint_failed(list[i], &err);
 		nv_index_put(list[i]);
 	}
 	free(list);

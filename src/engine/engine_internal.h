@@ -348,6 +348,10 @@ struct nv_engine
 	uint32_t n_cursors;
 	uint64_t next_cursor;
 
+	/* How threads of an engine without threads let others go on; or NULL. */
+	void (*pause)(void *arg);
+	void *pause_arg;
+
 	_Atomic uint64_t next_pass;
 	_Atomic uint64_t pending_bytes; /* all indexes */
 	_Atomic uint64_t build_bytes;   /* reserved by running builds */
@@ -621,6 +625,11 @@ extern void nv_places_close(nv_engine *engine);
 /* --- consolidate.c --- */
 
 extern void *nv_consolidator_main(void *arg);
+/*
+ * The next run that is due or asked for, on the caller's thread and with its
+ * linker, which has rings of that thread.  False: there is nothing to do.
+ */
+extern bool nv_consolidate_next(nv_engine *engine, struct nv_linker *linker);
 extern void nv_request_consolidate(nv_engine *engine, nv_request *request);
 /* Answers what still waits; the consolidator has ended. */
 extern void nv_consolidate_end(nv_engine *engine);
@@ -633,6 +642,8 @@ extern void nv_consolidate_end(nv_engine *engine);
  */
 extern nv_status nv_engine_create(const nv_config *config, const nv_port *port,
 								  nv_engine **engine, nv_error *err);
+/* Waits for what others do, so long or until they have gone on a little. */
+extern void nv_pause(const nv_engine *engine, uint32_t us);
 /*
  * What the housekeeper does about checkpoints: those of changed indexes that
  * are due, or all (now); an index whose store failed is let go, so that it is

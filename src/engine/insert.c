@@ -416,13 +416,11 @@ nv_insert_wait(nv_engine *engine, nv_body *body)
 	atomic_store(&body->given_up, true);
 	while (atomic_load(&body->linkers) > 0)
 	{
-		struct timespec pause = {.tv_nsec = 1000000};
-
 		atomic_fetch_add(&engine->insert_ticket, 1);
 		pthread_mutex_lock(&engine->insert_lock);
 		pthread_cond_broadcast(&engine->insert_cond);
 		pthread_mutex_unlock(&engine->insert_lock);
-		nanosleep(&pause, NULL);
+		nv_pause(engine, 1000);
 	}
 }
 

@@ -368,9 +368,8 @@ finish(nv_index *index, nv_status status, const nv_req_build *result,
 }
 
 static void
-renew_job(nv_engine *engine, nv_job *job)
+renew(nv_engine *engine, nv_index *index)
 {
-	nv_index *index = job->arg;
 	uint64_t started_ns = nv_now_ns();
 	uint64_t pending = nv_pending_count(index->pending), rows = pending;
 	nv_body *body = nv_index_body(index);
@@ -391,6 +390,12 @@ renew_job(nv_engine *engine, nv_job *job)
 	finish(index, status, &result, pending,
 		   (double) (nv_now_ns() - started_ns) / 1e9, &err);
 	nv_index_put(index);
+}
+
+static void
+renew_job(nv_engine *engine, nv_job *job)
+{
+	renew(engine, job->arg);
 }
 
 /* --- The decision --- */
@@ -586,6 +591,17 @@ choose(nv_engine *engine)
 	return chosen;
 }
 
+bool
+nv_renew_next(nv_engine *engine)
+{
+	nv_index *index = choose(engine);
+
+	if (index == NULL)
+		return false;
+	renew(engine, index);
+	return true;
+}
+
 static void
 sleep_a_tick(nv_engine *engine)
 {
@@ -655,10 +671,8 @@ nv_renew_give_way(nv_engine *engine)
 	atomic_store(&engine->renew_after_ns, end);
 	while (atomic_load(&engine->renewing) && nv_now_ns() < end)
 	{
-		struct timespec pause = {.tv_nsec = 10000000};
-
 		cancel_own(engine);
-		nanosleep(&pause, NULL);
+		nv_pause(engine, 10000);
 	}
 	return true;
 }

@@ -91,6 +91,8 @@ typedef struct nv_renew_plan
 } nv_renew_plan;
 
 extern void *nv_renewer_main(void *arg);
+/* A build that is due, on the caller's thread.  False: none is. */
+extern bool nv_renew_next(nv_engine *engine);
 
 /* A row was linked in so much time by one thread. */
 extern void nv_renew_note_link(nv_index *index, uint64_t ns);

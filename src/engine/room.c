@@ -1,11 +1,16 @@
 /*
  * room.c
- *		Space on disk for rows that are to come.
+ *		Space on disk for rows that are to come, and for the checkpoint that
+ *		publishes them.
  *
  * A row needs a record of the vector file and a list of its own; the lists that
  * name it are rewritten, out of place, and their old places come back with the
- * next checkpoint.  Both files grow in steps, so that this is seldom asked in
- * vain.
+ * next checkpoint.  That one writes what has changed of the state beside what
+ * the last one wrote: of map and elements all may have, of codes only those of
+ * new vertices.  The files grow in steps, so that this is seldom asked in vain.
+ *
+ * A checkpoint makes room for what it is about to save before its cut: without
+ * space it ends there, and nothing has happened.
  *
  * Source: design.md, invariant 9.
  */
@@ -23,11 +28,128 @@ pages_for(const nv_store *store, uint64_t rows)
 	return REWRITE_PAGES + rows / NV_MAX(per_page, 1u) + 1;
 }
 
+/* --- The state file --- */
+
+/* What is changed between the look and the cut. */
+#define SLACK_SEGMENTS 32
+/* Entrance graph and windows may have grown by so many when they are saved. */
+#define BLOB_SEGMENTS 2
+#define GROW_PLACES 16
+
+static uint64_t
+blob_segments(nv_store *store)
+{
+	uint64_t n = 0;
+
+	pthread_mutex_lock(&store->blob_lock);
+	for (int b = 0; b < NV_BLOBS; b++)
+		if (store->blob[b] != NULL)
+			n += store->blob[b]->segments;
+	pthread_mutex_unlock(&store->blob_lock);
+	return n + BLOB_SEGMENTS;
+}
+
+/* Segments of an array of n entries that `changes` may make dirty. */
+static uint64_t
+dirty_segments(nv_array *array, uint64_t n, uint64_t changes)
+{
+	return NV_MIN(nv_array_segments(array, n),
+				  atomic_load(&array->dirty) + changes);
+}
+
+/*
+ * Places of the file while the next root is written and the last one counts;
+ * any: everything but codes may change until then.
+ */
+static uint64_t
+places_for(nv_store *store, uint64_t rows, bool any)
+{
+	uint64_t vertices = atomic_load(&store->vertices) + rows +
+						(uint64_t) NV_MAX_WRITERS * nv_unit_records(store);
+	uint64_t elements = atomic_load(&store->elements) + rows;
+	uint64_t all = any ? UINT32_MAX : SLACK_SEGMENTS;
+	uint64_t blobs = blob_segments(store);
+	uint64_t entries = nv_array_segments(&store->map, vertices) +
+					   nv_array_segments(&store->element_map, elements) +
+					   nv_array_segments(&store->codes, vertices) + blobs;
+	uint64_t table = entries / NV_TABLE_ENTRIES + 1;
+	uint64_t fresh =
+		dirty_segments(&store->map, vertices, all) +
+		dirty_segments(&store->element_map, elements, all) +
+		dirty_segments(&store->codes, vertices, rows + SLACK_SEGMENTS) + blobs +
+		table;
+	uint64_t named = atomic_load(&store->state.published);
+
+	/* One that is being written may name more. */
+	if (any && named > 0)
+		named = NV_MAX(named, entries + table);
+	return NV_MIN(NV_FIRST_PLACE + named + fresh, (uint64_t) UINT32_MAX);
+}
+
+/* state->growing is held. */
+static nv_status
+grow(nv_state *state, uint64_t places, nv_error *err)
+{
+	uint64_t want = nv_round_up(places, GROW_PLACES) * NV_SEGMENT;
+	nv_status status;
+
+	if (places * NV_SEGMENT <= atomic_load(&state->space))
+		return NV_OK;
+	status = nv_file_reserve(state->file, want, err);
+	if (status == NV_ENOSPC && want > places * NV_SEGMENT)
+	{
+		want = places * NV_SEGMENT; /* a disk almost full */
+		status = nv_file_reserve(state->file, want, err);
+	}
+	if (status != NV_OK)
+		return status;
+	atomic_store(&state->space, want);
+	if (want > atomic_load(&state->size))
+		atomic_store(&state->size, want);
+	return NV_OK;
+}
+
+nv_status
+nv_state_reserve(nv_store *store, uint64_t places, nv_error *err)
+{
+	nv_state *state = &store->state;
+	nv_status status;
+
+	if (places * NV_SEGMENT <= atomic_load(&state->space))
+		return NV_OK;
+	pthread_mutex_lock(&state->growing);
+	status = grow(state, places, err);
+	pthread_mutex_unlock(&state->growing);
+	return status;
+}
+
+bool
+nv_state_have_room(nv_store *store, uint64_t rows)
+{
+	return places_for(store, rows, true) * NV_SEGMENT <=
+		   atomic_load(&store->state.space);
+}
+
+nv_status
+nv_state_make_room(nv_store *store, uint64_t rows, nv_error *err)
+{
+	return nv_state_reserve(store, places_for(store, rows, true), err);
+}
+
+nv_status
+nv_state_make_room_now(nv_store *store, nv_error *err)
+{
+	return nv_state_reserve(store, places_for(store, 0, false), err);
+}
+
+/* --- All files --- */
+
 bool
 nv_store_have_room(nv_store *store, uint64_t rows)
 {
 	return nv_vectors_have_room(store, rows) &&
-		   nv_edges_have_room(store, pages_for(store, rows));
+		   nv_edges_have_room(store, pages_for(store, rows)) &&
+		   nv_state_have_room(store, rows);
 }
 
 nv_status
@@ -39,5 +161,7 @@ nv_store_make_room(nv_store *store, uint64_t rows, nv_error *err)
 		status = nv_vectors_make_room(store, rows, err);
 	if (status == NV_OK)
 		status = nv_edges_make_room(store, pages_for(store, rows), err);
+	if (status == NV_OK)
+		status = nv_state_make_room(store, rows, err);
 	return status;
 }

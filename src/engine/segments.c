@@ -19,6 +19,7 @@ nv_array_init(nv_array *array, uint32_t entry_bytes, nv_error *err)
 	array->chunks = NULL;
 	array->chunk_count = 0;
 	atomic_store(&array->memory, 0);
+	atomic_store(&array->dirty, 0);
 	/* Only the part of the directory that is used takes memory. */
 	dir = mmap(NULL, DIRECTORY_BYTES, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -119,6 +120,7 @@ touch_segment(nv_array *array, uint64_t segment, uint64_t epoch, nv_error *err)
 	}
 	if (status == NV_OK)
 	{
+		atomic_fetch_add(&array->dirty, !seg->dirty);
 		seg->dirty = true;
 		seg->changed = epoch;
 	}
@@ -166,6 +168,7 @@ nv_array_take(nv_array *array, uint64_t segment, uint64_t closed, uint8_t *out)
 		/* Nobody can change the bytes without touching, that is, the latch. */
 		memcpy(out, nv_array_window(array, segment), NV_SEGMENT);
 		seg->dirty = false;
+		atomic_fetch_sub(&array->dirty, 1);
 		found = true;
 	}
 	pthread_mutex_unlock(&seg->latch);

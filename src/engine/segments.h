@@ -55,6 +55,7 @@ typedef struct nv_array
 	pthread_mutex_t grow; /* chunks are added one after the other */
 	uint64_t chunk_count; /* under grow */
 	_Atomic uint64_t memory;
+	_Atomic uint64_t dirty; /* segments that are */
 } nv_array;
 
 extern nv_status nv_array_init(nv_array *array, uint32_t entry_bytes,

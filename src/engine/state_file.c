@@ -34,7 +34,6 @@ nv_status
 nv_state_create(nv_store *store, nv_error *err)
 {
 	nv_state *state = &store->state;
-	nv_status status;
 
 	state->capacity = NV_FIRST_PLACE;
 	state->used = nv_alloc(state->capacity);
@@ -42,9 +41,7 @@ nv_state_create(nv_store *store, nv_error *err)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for a state file");
 	state->places = state->cursor = NV_FIRST_PLACE;
 	state->root_block = 1; /* the first root goes to block 0 */
-	status = nv_file_reserve(state->file, NV_FIRST_PLACE * NV_SEGMENT, err);
-	atomic_store(&state->size, NV_FIRST_PLACE * NV_SEGMENT);
-	return status;
+	return nv_state_reserve(store, NV_FIRST_PLACE, err);
 }
 
 /* The arrays, in the order of the table. */
@@ -85,12 +82,12 @@ save_run(saver *s, nv_error *err)
 
 	if (s->count == 0)
 		return NV_OK;
-	status =
-		nv_file_write(state->file, s->buffer, (size_t) s->count * NV_SEGMENT,
-					  s->first * NV_SEGMENT, err);
+	status = nv_state_reserve(s->store, end, err);
+	if (status == NV_OK)
+		status = nv_file_write(state->file, s->buffer,
+							   (size_t) s->count * NV_SEGMENT,
+							   s->first * NV_SEGMENT, err);
 	s->count = 0;
-	if (end * NV_SEGMENT > atomic_load(&state->size))
-		atomic_store(&state->size, end * NV_SEGMENT);
 	return status;
 }
 
@@ -354,6 +351,8 @@ nv_state_publish(nv_store *store, const nv_root *root, nv_error *err)
 	for (uint64_t p = 0; p < state->places; p++)
 		state->used[p] =
 			state->used[p] & NV_PLACE_PENDING ? NV_PLACE_PUBLISHED : 0;
+	atomic_store(&state->published,
+				 (uint64_t) root->table_entries + root->table_segments);
 	return NV_OK;
 }
 
@@ -731,12 +730,31 @@ open_state(nv_store *store, nv_error *err)
 	return NV_OK;
 }
 
+/*
+ * Slots that were written after the root and before a crash may be in the file,
+ * and whoever links the same rows again gives the same vertices lists on the
+ * same units.  A reader whose copy of a page is older than the word it looks
+ * for must not take one for the other, so the sequence goes on from anywhere
+ * in the tags' range, another place in each process.
+ */
+static uint64_t
+next_sequence(const nv_root *root)
+{
+	uint64_t random = nv_random_seed(nv_now_ns());
+	uint64_t jump = nv_random_below(&random, NV_TAG_MASK);
+
+	return root->sequence < NV_SEQUENCE_MAX / 2 ? root->sequence + jump
+												: root->sequence;
+}
+
 static void
 adopt(nv_store *store, const nv_root *root, uint32_t block)
 {
 	store->state.root_block = block;
 	atomic_store(&store->state.number, root->number);
-	atomic_store(&store->sequence, root->sequence);
+	atomic_store(&store->state.published,
+				 (uint64_t) root->table_entries + root->table_segments);
+	atomic_store(&store->sequence, next_sequence(root));
 	atomic_store(&store->published_sequence, root->sequence);
 	atomic_store(&store->published_lsn, root->lsn);
 	nv_retire_published(&store->retired, root->sequence);

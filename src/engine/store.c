@@ -11,6 +11,12 @@
 /* Numbers of edge files in caches: never used twice in a process. */
 static _Atomic uint32_t next_cache_file = 1;
 
+void
+nv_store_number_files(uint32_t first)
+{
+	atomic_store(&next_cache_file, first);
+}
+
 /* --- Life --- */
 
 /* Parameters come from a caller (NV_EINVAL) or from a root (NV_ECORRUPT). */
@@ -57,6 +63,7 @@ init_locks(nv_store *store)
 	pthread_mutex_init(&store->vectors.growing, NULL);
 	pthread_mutex_init(&store->vectors.lock, NULL);
 	pthread_mutex_init(&store->edges.growing, NULL);
+	pthread_mutex_init(&store->state.growing, NULL);
 	pthread_mutex_init(&store->edges.allocator, NULL);
 	pthread_mutex_init(&store->rmw.lock, NULL);
 	pthread_cond_init(&store->rmw.changed, NULL);
@@ -218,6 +225,7 @@ destroy_locks(nv_store *store)
 	pthread_mutex_destroy(&store->vectors.growing);
 	pthread_mutex_destroy(&store->vectors.lock);
 	pthread_mutex_destroy(&store->edges.growing);
+	pthread_mutex_destroy(&store->state.growing);
 	pthread_mutex_destroy(&store->edges.allocator);
 	pthread_mutex_destroy(&store->rmw.lock);
 	pthread_cond_destroy(&store->rmw.changed);

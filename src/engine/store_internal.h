@@ -448,6 +448,9 @@ typedef struct nv_state
 	_Atomic uint64_t number; /* of the last root published, 0: none */
 	uint32_t root_block;     /* where it is: 0 or 1 */
 	_Atomic uint64_t size;   /* of the file */
+	_Atomic uint64_t published; /* places that the last root names */
+	pthread_mutex_t growing;    /* held while the file grows, by nobody else */
+	_Atomic uint64_t space; /* bytes there is space for: nobody writes behind */
 } nv_state;
 
 extern nv_status nv_state_create(nv_store *store, nv_error *err);
@@ -458,6 +461,18 @@ extern nv_status nv_state_load(nv_store *store, const nv_key *key,
 extern nv_status nv_state_save(nv_store *store, const nv_cut *cut,
 							   nv_root *root, nv_error *err);
 extern nv_status nv_state_publish(nv_store *store, const nv_root *root,
+								  nv_error *err);
+
+/*
+ * Space for the next checkpoint, also after so many rows more (room.c); now:
+ * for what it would save at this moment.  NV_ENOSPC: nothing is harmed.
+ */
+extern bool nv_state_have_room(nv_store *store, uint64_t rows);
+extern nv_status nv_state_make_room(nv_store *store, uint64_t rows,
+									nv_error *err);
+extern nv_status nv_state_make_room_now(nv_store *store, nv_error *err);
+/* The file has space for so many places. */
+extern nv_status nv_state_reserve(nv_store *store, uint64_t places,
 								  nv_error *err);
 
 /* Of a root, its own field taken as 0. */
@@ -563,6 +578,11 @@ nv_next_sequence(nv_store *store)
 	return sequence;
 }
 
+/*
+ * For tests that repeat a run to the last detail: caches place pages by the
+ * numbers of their files.  Nobody has a store open.
+ */
+extern void nv_store_number_files(uint32_t first);
 /* Nothing is published from here on; why may be NULL. */
 extern void nv_store_fail(nv_store *store, const nv_error *why);
 /* NV_OK, or the error of a store that has failed. */

@@ -66,6 +66,7 @@ struct sim_disk
 	sim_faults faults;
 	uint64_t changes, power_off_at, n_faults;
 	bool off, calm;
+	uint64_t capacity; /* 0: no limit */
 	sim_hook called;
 	void *called_arg;
 };
@@ -198,6 +199,44 @@ call_hook(sim_disk *disk, bool is_sync)
 		disk->called(disk->called_arg, is_sync);
 }
 
+/* --- Space --- */
+
+static uint64_t
+used_below(const inode *node)
+{
+	uint64_t bytes = node->is_dir ? 0 : node->now.size;
+
+	for (size_t i = 0; i < node->n_entries; i++)
+		if (node->entries[i].now != NULL)
+			bytes += used_below(node->entries[i].now);
+	return bytes;
+}
+
+uint64_t
+sim_disk_used(const sim_disk *disk)
+{
+	return used_below(disk->root);
+}
+
+void
+sim_disk_set_capacity(sim_disk *disk, uint64_t bytes)
+{
+	disk->capacity = bytes;
+}
+
+/* A file may become so large. */
+static bool
+has_space(sim_disk *disk, const inode *node, uint64_t size)
+{
+	uint64_t more = size > node->now.size ? size - node->now.size : 0;
+
+	if (more == 0 || disk->capacity == 0 ||
+		sim_disk_used(disk) + more <= disk->capacity)
+		return true;
+	disk->n_faults++;
+	return false;
+}
+
 /* --- Files --- */
 
 static ssize_t
@@ -252,7 +291,8 @@ sim_pwrite(nv_file *file, const void *buf, size_t len, uint64_t offset)
 
 	if (!begin_change(disk) || fails(disk, disk->faults.write_error))
 		return -EIO;
-	if (fails(disk, disk->faults.no_space))
+	if (fails(disk, disk->faults.no_space) ||
+		!has_space(disk, h->inode, offset + len))
 		return -ENOSPC;
 	if (len > file->align && happens(disk, disk->faults.short_transfer))
 		len = (1 + (size_t) nv_random_below(&disk->random, len / file->align)) *
@@ -313,7 +353,7 @@ sim_fallocate(nv_file *file, uint64_t size)
 
 	if (!begin_change(disk))
 		return -EIO;
-	if (fails(disk, disk->faults.no_space))
+	if (fails(disk, disk->faults.no_space) || !has_space(disk, h->inode, size))
 		return -ENOSPC;
 	if (size > h->inode->now.size)
 	{
@@ -611,11 +651,18 @@ sim_disk_is_off(const sim_disk *disk)
 }
 
 void
+sim_disk_power_off(sim_disk *disk)
+{
+	disk->off = true;
+}
+
+void
 sim_disk_resume(sim_disk *disk)
 {
 	disk->off = false;
 	disk->power_off_at = 0;
 	disk->called = NULL;
+	disk->capacity = 0;
 	memset(&disk->faults, 0, sizeof(disk->faults));
 }
 

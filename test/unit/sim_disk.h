@@ -40,6 +40,9 @@ extern void sim_disk_use(sim_disk *disk);
 /* 512 or 4096: what files that are opened direct ask for. */
 extern void sim_disk_set_align(sim_disk *disk, uint32_t align);
 extern void sim_disk_set_faults(sim_disk *disk, const sim_faults *faults);
+/* Bytes of all files with a name; more is NV_ENOSPC.  0: no limit. */
+extern void sim_disk_set_capacity(sim_disk *disk, uint64_t bytes);
+extern uint64_t sim_disk_used(const sim_disk *disk);
 /* No faults while somebody only looks. */
 extern void sim_disk_calm(sim_disk *disk, bool calm);
 /* Called before each read or sync of a file; may use the disk. */
@@ -53,6 +56,8 @@ extern uint64_t sim_disk_faults(const sim_disk *disk);
 /* Power fails when change number n (from 1) is begun; 0: never. */
 extern void sim_disk_power_off_at(sim_disk *disk, uint64_t n);
 extern bool sim_disk_is_off(const sim_disk *disk);
+/* It fails now; sim_disk_resume ends that, too. */
+extern void sim_disk_power_off(sim_disk *disk);
 /*
  * Only the program died: everything written is there, and not more durable
  * than it was.

@@ -1,501 +1,20 @@
 /*
  * sim_world.c
- *		The run of a simulated world and the model it is compared with.
+ *		The run of a simulated world: lives of an engine and how they end.
  */
-#include "sim_world.h"
+#include "sim_internal.h"
 
-#include <inttypes.h>
-#include <setjmp.h>
-
-#include "linker.h"
 #include "search_run.h"
-#include "store_internal.h"
 
-#define BASE_ROWS 1060u /* a graph needs NV_MIN_GRAPH_ROWS */
-#define BASE_EQUAL 10u  /* of these, rows equal to an earlier one */
-#define MAX_ELEMENTS 1500u
-#define VECTORS 1900u
 #define LIVES 4
 #define OPENING_CHANGES 12 /* and a few less that opening takes */
 #define STATES 3           /* states looked at after one power failure */
-#define MAX_SNAPSHOTS 64   /* roots that are remembered */
 #define SEARCH_LIST 250
-#define MAX_DEGREE 12u
-
-/* --- What the model knows --- */
-
-/* An entry of the journal. */
-typedef struct element
-{
-	uint32_t generation;
-	uint32_t vector;
-	bool live;
-} element;
-
-/* To undo what a crash took from the end of the journal. */
-typedef struct journal_change
-{
-	uint64_t lsn;
-	uint32_t element;
-	element before;
-} journal_change;
-
-typedef struct vertex_state
-{
-	uint64_t word, hash;
-	uint32_t list_crc, code_crc;
-	bool readable; /* its list could be verified */
-} vertex_state;
-
-typedef struct element_state
-{
-	uint32_t vertex, generation;
-} element_state;
-
-/* Everything a root says, and what the journal said then. */
-typedef struct snapshot
-{
-	uint64_t lsn;
-	bool whole; /* taken; whether it was published is another matter */
-	uint32_t n_vertices, n_elements;
-	vertex_state *vertex;
-	element_state *element;
-	uint32_t *vector; /* of each element with a vertex */
-	uint32_t blob_crc[NV_BLOBS];
-} snapshot;
-
-struct sim_base
-{
-	uint32_t dim;
-	sim_disk *disk;
-	float *vectors; /* VECTORS * dim */
-	uint64_t *hashes;
-	nv_key key;
-	nv_index_params params;
-	snapshot root; /* the one that was published */
-};
-
-typedef struct world
-{
-	const sim_base *base;
-	sim_kind kind;
-	uint64_t seed, random;
-	sim_disk *disk;
-	sim_counts *counts;
-	char *why;
-	jmp_buf failed;
-
-	nv_port port;
-	nv_engine *engine;
-	nv_index *index; /* a reference */
-	nv_linker linker;
-	nv_ring *search_ring;
-	nv_search *search;
-	float *row;
-	nv_request *request;
-
-	element elements[MAX_ELEMENTS];
-	uint32_t n_elements;
-	journal_change *journal;
-	size_t n_journal, journal_room;
-	uint64_t lsn, flushed;
-
-	snapshot snapshots[MAX_SNAPSHOTS];
-	uint32_t n_snapshots;
-	uint64_t acknowledged; /* LSN of the last root known to be published */
-	uint64_t under_way;    /* of one that may be, 0: none */
-	uint64_t rebuild_lsn;  /* of the graph that was built anew, or 0 */
-	bool in_checkpoint, nested, snapshot_taken;
-	uint64_t turns;   /* how seldom reads give the turn away */
-	bool linking;     /* a row is being linked */
-	uint32_t linked;  /* vertices that were before */
-	bool fell_back;   /* the newest root was not whole */
-	bool interrupted; /* power failed in the last opening */
-	bool lost_writes; /* roots may have been published in vain */
-} world;
-
-#define sim_fail(w, ...)                                                       \
-	do                                                                         \
-	{                                                                          \
-		snprintf((w)->why, SIM_WHY, __VA_ARGS__);                              \
-		longjmp((w)->failed, 1);                                               \
-	} while (0)
-
-#define check(w, cond)                                                         \
-	do                                                                         \
-	{                                                                          \
-		if (!(cond))                                                           \
-			sim_fail(w, "%s, line %d", #cond, __LINE__);                       \
-	} while (0)
-
-static uint64_t
-pick(world *w, uint64_t bound)
-{
-	return nv_random_below(&w->random, bound);
-}
-
-static void *
-must(void *p)
-{
-	if (p == NULL)
-		abort();
-	return p;
-}
-
-/* With the disk's power gone, or where faults are made, calls may fail. */
-static bool
-may_fail(const world *w)
-{
-	return sim_disk_is_off(w->disk) || w->kind != SIM_POWER;
-}
-
-/* --- The journal --- */
-
-static void
-journal_note(world *w, uint32_t e)
-{
-	if (w->n_journal == w->journal_room)
-	{
-		w->journal_room = NV_MAX(2 * w->journal_room, (size_t) 256);
-		w->journal =
-			must(realloc(w->journal, w->journal_room * sizeof(*w->journal)));
-	}
-	w->journal[w->n_journal++] = (journal_change){++w->lsn, e, w->elements[e]};
-}
-
-/* A crash of the server: WAL that was not flushed may be gone. */
-static void
-journal_crash(world *w)
-{
-	uint64_t keep = w->flushed;
-
-	if (w->lsn > w->flushed)
-		keep += pick(w, w->lsn - w->flushed + 1);
-	while (w->n_journal > 0 && w->journal[w->n_journal - 1].lsn > keep)
-	{
-		const journal_change *c = &w->journal[--w->n_journal];
-
-		w->elements[c->element] = c->before;
-	}
-	/* LSNs are not used again for something else: other tests do that. */
-}
-
-/* --- Reading a graph --- */
-
-static void
-free_snapshot(snapshot *s)
-{
-	free(s->vertex);
-	free(s->element);
-	free(s->vector);
-	memset(s, 0, sizeof(*s));
-}
-
-/* A page as readers see it; false: it cannot be read. */
-static bool
-read_page(nv_store *store, uint64_t page, uint8_t *bytes)
-{
-	uint64_t ticket;
-
-	return nv_store_get_page(store, page, NV_CACHE_SEARCH, bytes, &ticket) !=
-			   NV_PAGE_MISS ||
-		   nv_file_read(nv_store_edge_file(store), bytes, NV_PAGE,
-						page * NV_PAGE, NULL) == NV_OK;
-}
-
-static void
-take_vertices(nv_store *store, snapshot *s)
-{
-	_Alignas(NV_BLOCK) static uint8_t bytes[NV_PAGE];
-	uint32_t stride = nv_store_get_params(store)->code_stride;
-	uint64_t at = UINT64_MAX;
-
-	s->n_vertices = nv_store_vertices(store);
-	s->vertex = must(nv_alloc_array(s->n_vertices + 1, sizeof(*s->vertex)));
-	for (uint32_t v = 0; v < s->n_vertices; v++)
-	{
-		vertex_state *to = &s->vertex[v];
-		const uint32_t *ids;
-		uint32_t degree;
-
-		to->word = nv_store_edge_word(store, v);
-		to->hash = nv_store_vector_hash(store, v);
-		to->code_crc = nv_crc32c(0, nv_store_code(store, v), stride);
-		if (to->word == 0)
-			continue;
-		if (nv_word_page(to->word) != at)
-			at = read_page(store, nv_word_page(to->word), bytes)
-					 ? nv_word_page(to->word)
-					 : UINT64_MAX;
-		ids = at != UINT64_MAX
-				  ? nv_slot_find(store, bytes, to->word, v, &degree)
-				  : NULL;
-		to->readable = ids != NULL;
-		if (ids != NULL)
-			to->list_crc = nv_crc32c(degree, ids, degree * 4);
-	}
-}
-
-/* The state of a store with nobody at work on it. */
-static void
-take_snapshot(nv_store *store, snapshot *s)
-{
-	take_vertices(store, s);
-	s->n_elements = (uint32_t) nv_store_elements(store);
-	s->element = must(nv_alloc_array(s->n_elements + 1, sizeof(*s->element)));
-	for (uint32_t e = 0; e < s->n_elements; e++)
-		s->element[e].vertex =
-			nv_store_element(store, e, &s->element[e].generation);
-	for (int b = 0; b < NV_BLOBS; b++)
-	{
-		size_t len;
-		const uint8_t *bytes = nv_store_get_blob(store, (nv_blob) b, &len);
-
-		s->blob_crc[b] = nv_crc32c((uint32_t) len, bytes, len);
-	}
-	s->whole = true;
-}
-
-static void
-take_vectors(snapshot *s, const element *elements)
-{
-	s->vector = must(nv_alloc_array(s->n_elements + 1, sizeof(*s->vector)));
-	for (uint32_t e = 0; e < s->n_elements; e++)
-		s->vector[e] = elements[e].vector;
-}
-
-static uint32_t
-count_linked(const nv_store *store)
-{
-	uint32_t n = 0;
-
-	for (uint32_t v = 0; v < nv_store_vertices(store); v++)
-		n += (nv_store_edge_word(store, v) & NV_LINKED) != 0;
-	return n;
-}
-
-/* A place for the root that is being made. */
-static snapshot *
-new_snapshot(world *w)
-{
-	if (w->n_snapshots == MAX_SNAPSHOTS)
-	{
-		free_snapshot(&w->snapshots[0]);
-		memmove(w->snapshots, w->snapshots + 1,
-				(MAX_SNAPSHOTS - 1) * sizeof(*w->snapshots));
-		w->n_snapshots--;
-	}
-	memset(&w->snapshots[w->n_snapshots], 0, sizeof(snapshot));
-	return &w->snapshots[w->n_snapshots++];
-}
-
-static const snapshot *
-find_snapshot(const world *w, uint64_t lsn)
-{
-	for (uint32_t i = w->n_snapshots; i-- > 0;)
-		if (w->snapshots[i].lsn == lsn)
-			return &w->snapshots[i];
-	return NULL;
-}
-
-/* --- Comparing --- */
-
-/* Lists of a store that was opened, against those of the root. */
-static void
-compare_vertices(world *w, const snapshot *now, const snapshot *root)
-{
-	bool honest = w->kind != SIM_LIES;
-
-	check(w, now->n_vertices == root->n_vertices);
-	for (uint32_t v = 0; v < now->n_vertices; v++)
-	{
-		const vertex_state *a = &now->vertex[v], *b = &root->vertex[v];
-
-		check(w, a->word == b->word && a->hash == b->hash);
-		check(w, a->code_crc == b->code_crc);
-		check(w, a->readable || a->word == 0 || !honest);
-		/* A lost write may leave a list of an earlier life, valid in itself. */
-		if (a->readable && (honest || !w->lost_writes))
-			check(w, a->list_crc == b->list_crc && b->readable);
-	}
-}
-
-static void
-compare_root(world *w, const snapshot *now, const snapshot *root)
-{
-	compare_vertices(w, now, root);
-	check(w, now->n_elements == root->n_elements);
-	for (uint32_t e = 0; e < now->n_elements; e++)
-	{
-		const element_state *a = &now->element[e], *b = &root->element[e];
-
-		check(w, a->vertex == b->vertex && a->generation == b->generation);
-	}
-	for (int b = 0; b < NV_BLOBS; b++)
-		check(w, now->blob_crc[b] == root->blob_crc[b]);
-}
-
-/* The record of a vertex; false: it cannot be read, or is damaged. */
-static bool
-read_vector(nv_store *store, uint32_t vertex, float *out)
-{
-	_Alignas(NV_BLOCK) static uint8_t bytes[NV_BLOCK * 2];
-	uint32_t len, skip, size = nv_store_get_params(store)->vector_bytes;
-	uint64_t offset;
-
-	nv_store_vector_extent(store, vertex, &offset, &len, &skip);
-	if (len > sizeof(bytes) || nv_file_read(nv_store_vector_file(store), bytes,
-											len, offset, NULL) != NV_OK)
-		return false;
-	memcpy(out, bytes + skip, size);
-	return nv_vector_hash(out, size) == nv_store_vector_hash(store, vertex);
-}
-
-static void
-compare_vectors(world *w, nv_store *store, const snapshot *now,
-				const snapshot *root)
-{
-	uint32_t dim = w->base->dim;
-
-	for (uint32_t e = 0; e < now->n_elements; e++)
-	{
-		uint32_t v = now->element[e].vertex;
-
-		if (v == NV_NO_VERTEX)
-			continue;
-		check(w, v < now->n_vertices && (now->vertex[v].word & NV_LINKED));
-		if (!read_vector(store, v, w->row))
-			check(w, w->kind == SIM_LIES);
-		else
-			check(w, memcmp(w->row,
-							w->base->vectors + (size_t) root->vector[e] * dim,
-							dim * sizeof(float)) == 0);
-	}
-}
-
-static bool
-list_is_sound(const snapshot *s, uint32_t v, const uint32_t *ids,
-			  uint32_t degree, uint32_t *seen)
-{
-	if (degree > MAX_DEGREE)
-		return false;
-	for (uint32_t i = 0; i < degree; i++)
-	{
-		if (ids[i] >= s->n_vertices || ids[i] == v || seen[ids[i]] == v + 1 ||
-			s->vertex[ids[i]].word == 0)
-			return false;
-		seen[ids[i]] = v + 1;
-	}
-	return true;
-}
-
-/* Bounds and sets; every id named has a list. */
-static void
-check_lists(world *w, nv_store *store, const snapshot *s)
-{
-	_Alignas(NV_BLOCK) static uint8_t bytes[NV_PAGE];
-	uint32_t *seen = must(nv_alloc_array(s->n_vertices + 1, sizeof(*seen)));
-	uint64_t at = UINT64_MAX;
-
-	for (uint32_t v = 0; v < s->n_vertices; v++)
-	{
-		uint64_t word = s->vertex[v].word;
-		const uint32_t *ids;
-		uint32_t degree;
-
-		if (word == 0 || !s->vertex[v].readable)
-			continue;
-		if (nv_word_page(word) != at &&
-			!read_page(store, nv_word_page(word), bytes))
-			continue;
-		at = nv_word_page(word);
-		ids = nv_slot_find(store, bytes, word, v, &degree);
-		if (ids != NULL && !list_is_sound(s, v, ids, degree, seen) &&
-			!w->lost_writes)
-		{
-			free(seen);
-			sim_fail(w, "list of vertex %u is not sound", v);
-		}
-	}
-	free(seen);
-}
-
-static int
-by_hash(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
-
-	return x < y ? -1 : x > y;
-}
-
-/* Equal vectors are stored once. */
-static void
-check_distinct(world *w, const snapshot *s)
-{
-	uint64_t *all = must(nv_alloc_array(s->n_vertices + 1, sizeof(*all)));
-	uint32_t n = 0, twice = 0;
-
-	for (uint32_t v = 0; v < s->n_vertices; v++)
-		if (s->vertex[v].word != 0)
-			all[n++] = s->vertex[v].hash;
-	qsort(all, n, sizeof(*all), by_hash);
-	for (uint32_t i = 1; i < n; i++)
-		twice += all[i] == all[i - 1];
-	free(all);
-	/* Where a record was damaged its vector comes a second time. */
-	check(w, twice == 0 || w->kind == SIM_LIES);
-}
-
-/* What a store holds after opening: the root it says, whole. */
-static void
-check_opened(world *w, nv_store *store)
-{
-	nv_store_stats stats;
-	const snapshot *root;
-	snapshot now = {0};
-
-	nv_store_get_stats(store, &stats);
-	root = find_snapshot(w, stats.published_lsn);
-	if (root == NULL && w->rebuild_lsn == stats.published_lsn)
-	{
-		/* Made of the journal; what it must hold check_rows says. */
-		check(w, stats.published_lsn <= w->flushed);
-		take_snapshot(store, &now);
-		take_vectors(&now, w->elements);
-		compare_vectors(w, store, &now, &now);
-		check_lists(w, store, &now);
-		check_distinct(w, &now);
-		free_snapshot(&now);
-		w->counts->rebuilt++;
-		return;
-	}
-	if (root == NULL)
-		sim_fail(w,
-				 "root with LSN %" PRIu64 " was never made (last %" PRIu64 ")",
-				 stats.published_lsn, w->acknowledged);
-	if (stats.published_lsn != w->acknowledged &&
-		stats.published_lsn != w->under_way)
-	{
-		if (w->kind != SIM_LIES)
-			sim_fail(w,
-					 "root has LSN %" PRIu64 ", published were %" PRIu64
-					 " and perhaps %" PRIu64,
-					 stats.published_lsn, w->acknowledged, w->under_way);
-		w->counts->fallbacks++;
-	}
-	check(w, stats.published_lsn <= w->flushed);
-	check(w, !w->fell_back || w->kind == SIM_LIES);
-	w->fell_back = false;
-	take_snapshot(store, &now);
-	compare_root(w, &now, root);
-	compare_vectors(w, store, &now, root);
-	check_lists(w, store, &now);
-	check_distinct(w, &now);
-	free_snapshot(&now);
-	w->acknowledged = stats.published_lsn;
-	w->under_way = 0;
-	w->counts->states++;
-}
+/* Rows that fit pending_memory, and how many of them ask for a graph. */
+#define PENDING_ROWS 1400u
+#define MOST_SPACE (UINT64_C(1) << 20) /* that a small disk has left, bytes */
+/* One world in so many of a kind and shape begins without a graph. */
+#define EMPTY_WORLDS 12
 
 /* --- The engine's surroundings --- */
 
@@ -526,32 +45,11 @@ port_kick(void *arg)
 {
 }
 
-/* The state of the cut; nothing was changed since. */
-static void
-note_cut(world *w)
-{
-	if (w->snapshot_taken || w->index == NULL || w->index->body == NULL)
-		return;
-	w->snapshot_taken = true;
-	/* All its back edges are there before a vertex counts as linked. */
-	if (w->linking && !w->nested)
-		check(w, count_linked(w->index->body->store) == w->linked);
-	sim_disk_calm(w->disk, true);
-	take_snapshot(w->index->body->store, &w->snapshots[w->n_snapshots - 1]);
-	take_vectors(&w->snapshots[w->n_snapshots - 1], w->elements);
-	sim_disk_calm(w->disk, false);
-}
-
 /* Step 8: from here on the root may be found. */
 static nv_status
 port_flush(void *arg, uint64_t lsn, nv_error *err)
 {
-	world *w = arg;
-
-	if (w->in_checkpoint)
-		note_cut(w);
-	w->flushed = NV_MAX(w->flushed, lsn);
-	w->under_way = lsn;
+	sim_note_flush(arg, lsn);
 	return NV_OK;
 }
 
@@ -568,7 +66,7 @@ set_port(world *w)
 }
 
 static nv_config
-config_of_world(bool cache)
+config_of_world(const world *w, bool cache)
 {
 	nv_config config;
 
@@ -580,7 +78,9 @@ config_of_world(bool cache)
 	config.insert_list_size = 24;
 	config.cache_size = cache ? 256 * 1024 : 0;
 	config.casr_warmup = 8;
-	config.pending_memory = 1 << 20;
+	config.pending_memory = PENDING_ROWS * nv_pending_row_bytes(w->base->dim);
+	config.build_memory = UINT64_C(1) << 30;
+	config.build_threads = 1;
 	return config;
 }
 
@@ -626,6 +126,22 @@ send_insert(world *w, uint32_t e, bool from_heap)
 	return (nv_status) r->status;
 }
 
+/* On a disk that is nearly full rows come after there is space for them. */
+static bool
+has_room(world *w)
+{
+	nv_body *body = w->index->body;
+	uint64_t rows = nv_pending_count(w->index->pending) + 1;
+
+	if (!w->short_of_room || body == NULL)
+		return true;
+	if (!nv_store_have_room(body->store, rows) &&
+		nv_store_make_room(body->store, rows, NULL) != NV_OK)
+		return false;
+	w->promised = body->store;
+	return true;
+}
+
 /* A new row; one in five is equal to another. */
 static void
 do_insert(world *w)
@@ -634,52 +150,73 @@ do_insert(world *w)
 	nv_status status;
 
 	/* An entry that is free again, or one more. */
-	if (pick(w, 2) == 0 || e == MAX_ELEMENTS)
+	if (sim_pick(w, 2) == 0 || e == MAX_ELEMENTS)
 		for (uint32_t i = 0; i < 20 && e == w->n_elements; i++)
 		{
-			uint32_t other = (uint32_t) pick(w, w->n_elements);
+			uint32_t other = (uint32_t) sim_pick(w, w->n_elements);
 
 			if (!w->elements[other].live)
 				e = other;
 		}
-	if (e == MAX_ELEMENTS)
+	if (e == MAX_ELEMENTS || !has_room(w))
 		return;
-	journal_note(w, e);
+	sim_journal_note(w, e);
 	w->n_elements = NV_MAX(w->n_elements, e + 1);
-	w->elements[e].generation++;
-	w->elements[e].live = true;
-	w->elements[e].vector = pick(w, 5) == 0
-								? w->elements[pick(w, w->n_elements)].vector
-								: (uint32_t) pick(w, VECTORS);
+	sim_journal_row(w, e,
+					sim_pick(w, 5) == 0
+						? w->elements[sim_pick(w, w->n_elements)].vector
+						: (uint32_t) sim_pick(w, VECTORS));
+	w->changed++;
 	status = send_insert(w, e, false);
-	if (status != NV_OK && !may_fail(w))
+	if (status != NV_OK && !sim_may_fail(w))
 		sim_fail(w, "INSERT: %s", w->request->detail);
 	w->counts->inserts++;
 }
 
 static void
+delete_row(world *w, uint32_t e, nv_element_ref *ref)
+{
+	sim_journal_note(w, e);
+	w->elements[e].live = false;
+	w->changed++;
+	*ref = (nv_element_ref){e, w->elements[e].generation};
+}
+
+/* A few rows, or many. */
+static void
 do_delete(world *w)
 {
 	nv_request *r;
 	nv_element_ref *refs;
-	uint32_t n = 0;
+	uint32_t n = 0, first_pick = 1 + (uint32_t) sim_pick(w, 6);
+	uint32_t cluster = CLUSTERS;
+
+	/* Without a graph there must be rows enough for one. */
+	if (w->index->body == NULL)
+		first_pick = 1;
+	if (w->mood.deletes_many && sim_pick(w, 4) == 0)
+		first_pick = 20 + (uint32_t) sim_pick(w, 100);
+	if (w->mood.deletes_many && sim_pick(w, 6) == 0)
+		cluster = (uint32_t) sim_pick(w, CLUSTERS);
+	w->deleted_many |= first_pick > 6 || cluster < CLUSTERS;
 
 	r = begin(w, NV_REQ_DELETE);
 	refs = (nv_element_ref *) r->data;
-	for (uint32_t i = 0; i < 1 + pick(w, 6); i++)
+	for (uint32_t i = 0; i < first_pick; i++)
 	{
-		uint32_t e = (uint32_t) pick(w, w->n_elements);
+		uint32_t e = (uint32_t) sim_pick(w, w->n_elements);
 
-		if (!w->elements[e].live)
-			continue;
-		journal_note(w, e);
-		w->elements[e].live = false;
-		refs[n++] = (nv_element_ref){e, w->elements[e].generation};
+		if (w->elements[e].live)
+			delete_row(w, e, &refs[n++]);
 	}
+	/* All that lie together. */
+	for (uint32_t e = 0; e < w->n_elements && cluster < CLUSTERS; e++)
+		if (w->elements[e].live && w->elements[e].vector % CLUSTERS == cluster)
+			delete_row(w, e, &refs[n++]);
 	r->u.del.n = n;
 	r->u.del.lsn = w->lsn;
 	nv_request_delete(w->engine, r);
-	if (r->status != NV_OK && !may_fail(w))
+	if (r->status != NV_OK && !sim_may_fail(w))
 		sim_fail(w, "DELETE: %s", r->detail);
 	w->counts->deletes += n;
 }
@@ -697,14 +234,18 @@ do_link(world *w, uint32_t n)
 	w->linker.counters = &w->index->inserted;
 	for (bool more = true; more && n > 0; n--)
 	{
-		w->linked = count_linked(body->store);
+		w->linked_into = body->store;
+		w->linked = sim_count_linked(body->store);
+		w->freed = atomic_load(&w->index->consolidated.freed);
 		w->linking = true;
 		more = nv_insert_next(&w->linker, w->index, w->row);
 		w->linking = false;
 		w->counts->links += more;
+		w->changed++;
 	}
 	nv_body_put(body);
-	if (atomic_load(&w->index->inserted.failures) > 0 && !may_fail(w))
+	if (atomic_load(&w->index->inserted.failures) > 0 && !sim_may_fail(w) &&
+		!w->short_of_room)
 		sim_fail(w, "a row could not be linked");
 }
 
@@ -717,7 +258,7 @@ do_write_back(world *w)
 
 	if (body == NULL)
 		return;
-	if (nv_store_write_back(body->store, &err) != NV_OK && !may_fail(w))
+	if (nv_store_write_back(body->store, &err) != NV_OK && !sim_may_fail(w))
 		sim_fail(w, "write back: %s", err.detail);
 	nv_body_put(body);
 }
@@ -735,29 +276,33 @@ graph_finds(world *w, nv_body *body, uint32_t vector, uint32_t list,
 								 .exclude = NV_NO_VERTEX,
 								 .user = NV_CACHE_SEARCH};
 	const float *query = w->base->vectors + (size_t) vector * w->base->dim;
+	int epoch = nv_store_enter(body->store);
 	const nv_result *results;
 	nv_error err;
 	uint32_t n;
+	bool ok;
 
 	*found = false;
-	if (nv_search_start(w->search, &body->view, &options, query,
-						nv_ring_arena(w->search_ring), &err) != NV_OK ||
-		nv_search_run(w->search, w->search_ring) != NV_OK ||
-		nv_search_get_stats(w->search)->damaged > 0)
-		return false;
-	n = nv_search_results(w->search, &results);
+	w->searching = true;
+	ok = nv_search_start(w->search, &body->view, &options, query,
+						 nv_ring_arena(w->search_ring), &err) == NV_OK &&
+		 nv_search_run(w->search, w->search_ring) == NV_OK &&
+		 nv_search_get_stats(w->search)->damaged == 0;
+	w->searching = false;
+	n = ok ? nv_search_results(w->search, &results) : 0;
 	for (uint32_t i = 0; i < n; i++)
 		*found |= nv_store_vector_hash(body->store, results[i].vertex) ==
 					  w->base->hashes[vector] &&
 				  results[i].distance == 0;
-	return true;
+	nv_store_leave(body->store, epoch);
+	return ok;
 }
 
 /* A live row is linked and found, or pending. */
 static void
 do_search(world *w)
 {
-	uint32_t e = (uint32_t) pick(w, w->n_elements);
+	uint32_t e = (uint32_t) sim_pick(w, w->n_elements);
 	const element *row = &w->elements[e];
 	nv_body *body = nv_index_body(w->index);
 	uint64_t hash = w->base->hashes[row->vector];
@@ -766,8 +311,15 @@ do_search(world *w)
 	if (row->live && body != NULL &&
 		nv_body_has(body, e, row->generation, hash))
 	{
-		if (!graph_finds(w, body, row->vector, SEARCH_LIST, &found))
-			check(w, may_fail(w));
+		uint32_t all = NV_MAX(atomic_load(&body->n_vertices), 1u);
+		uint32_t list =
+			nv_widen(SEARCH_LIST, atomic_load(&body->dead_vertices), all);
+		bool ok = graph_finds(w, body, row->vector, list, &found);
+
+		if (!ok)
+			sim_check(w, sim_may_fail(w));
+		else if (w->deleted_many)
+			w->counts->missed += !found;
 		else if (w->kind != SIM_LIES)
 			w->counts->unfound += !found;
 		w->counts->searches++;
@@ -780,25 +332,18 @@ do_checkpoint(world *w)
 {
 	nv_error err = {0};
 	nv_status status;
-	snapshot *s;
 
 	if (w->index->body == NULL)
 		return true;
-	s = new_snapshot(w);
-	s->lsn = ++w->lsn;
-	nv_index_set_lsn(w->index, w->lsn);
+	sim_watch(w);
+	nv_index_set_lsn(w->index, ++w->lsn);
 	w->in_checkpoint = true;
-	w->snapshot_taken = false;
 	status = nv_index_checkpoint(w->index, &err);
 	w->in_checkpoint = false;
+	sim_watch(w);
 	if (status == NV_OK)
-	{
-		check(w, w->snapshot_taken);
-		w->acknowledged = w->snapshots[w->n_snapshots - 1].lsn;
-		w->under_way = 0;
-		w->counts->checkpoints++;
-	}
-	else if (!may_fail(w))
+		sim_check(w, w->under_way == 0);
+	else if (!sim_may_fail(w) && !sim_refused(w, status))
 		sim_fail(w, "checkpoint: %s", err.detail);
 	return status == NV_OK;
 }
@@ -810,8 +355,8 @@ work_beside_checkpoint(world *w)
 	bool linking = w->linking;
 
 	w->nested = true;
-	for (uint64_t n = pick(w, 6); n > 0; n--)
-		switch (pick(w, 4))
+	for (uint64_t n = sim_pick(w, 6); n > 0; n--)
+		switch (sim_pick(w, 6))
 		{
 			case 0:
 				do_insert(w);
@@ -822,6 +367,10 @@ work_beside_checkpoint(world *w)
 			case 2:
 				do_write_back(w);
 				break;
+			case 3:
+			case 4:
+				sim_go_on_beside(w);
+				break;
 			default:
 				/* The one linker may be in the middle of something. */
 				if (!linking)
@@ -831,55 +380,42 @@ work_beside_checkpoint(world *w)
 }
 
 /*
- * The one thread's turn goes to somebody else: while a row is being linked to a
- * checkpoint, after the cut of a checkpoint to others.
+ * The one thread's turn goes to somebody else: while a row is being linked or
+ * searched for, after the cut of a checkpoint.  A task has its turn as long as
+ * it was told.
  */
 static void
 take_turns(void *arg, bool is_sync)
 {
 	world *w = arg;
 
+	sim_watch(w);
+	if (w->actor != ACTOR_MAIN)
+	{
+		if (w->budget > 0 && --w->budget == 0)
+			sim_task_rest();
+		return;
+	}
 	if (w->nested)
 		return;
 	if (w->in_checkpoint && is_sync)
-	{
-		note_cut(w);
 		work_beside_checkpoint(w);
-	}
-	else if (w->linking && !w->in_checkpoint && pick(w, w->turns) == 0)
-	{
-		if (pick(w, 2) == 0)
-			(void) do_checkpoint(w);
-		else
-			do_write_back(w);
-	}
+	else if ((w->linking || w->searching) && !w->in_checkpoint &&
+			 sim_pick(w, w->turns) == 0)
+		switch (sim_pick(w, 4))
+		{
+			case 0:
+				(void) do_checkpoint(w);
+				break;
+			case 1:
+				do_write_back(w);
+				break;
+			default:
+				sim_go_on_beside(w);
+		}
 }
 
 /* --- Opening and ending --- */
-
-/* Every live row is linked or pending, nothing else is linked. */
-static void
-check_rows(world *w)
-{
-	nv_body *body = w->index->body;
-
-	for (uint32_t e = 0; e < w->n_elements; e++)
-	{
-		const element *row = &w->elements[e];
-		uint64_t hash = w->base->hashes[row->vector];
-		bool has = body != NULL && nv_body_has(body, e, row->generation, hash);
-		uint32_t generation;
-
-		has |= nv_pending_has(w->index->pending, e, row->generation, hash);
-		if (row->live && !has)
-			sim_fail(w, "element %u is missing", e);
-		if (!row->live && body != NULL &&
-			nv_store_element(body->store, e, &generation) != NV_NO_VERTEX)
-			sim_fail(w, "element %u was deleted and is back", e);
-		if (!row->live)
-			check(w, !has);
-	}
-}
 
 /* The engine's own check finds nothing, but perhaps rows out of reach. */
 static void
@@ -892,7 +428,7 @@ check_engine(world *w)
 		begin(w, NV_REQ_CHECK)->u.check.part = part;
 		if (run_job(w, nv_job_check) != NV_OK)
 			sim_fail(w, "CHECK: %s", r->detail);
-		check(w, r->u.check.next == UINT64_MAX);
+		sim_check(w, r->u.check.next == UINT64_MAX);
 		if (w->kind != SIM_LIES && part != NV_CHECK_REACH && r->u.check.n > 0)
 			sim_fail(w, "CHECK %u: %s", part, ((nv_problem *) r->data)->detail);
 		if (part == NV_CHECK_REACH)
@@ -909,17 +445,21 @@ catch_up(world *w)
 	uint64_t pass;
 
 	r->u.open.params = w->base->params;
+	r->u.open.params.consolidate_threshold = sim_pick(w, 3) == 0 ? 0.02f : 0.2f;
 	w->interrupted = true;
 	if (run_job(w, nv_job_open) != NV_OK || sim_disk_is_off(w->disk))
 		return false;
 	w->interrupted = false;
-	check(w, r->u.open.state == NV_INDEX_OPENING);
+	sim_check(w, r->u.open.state == NV_INDEX_OPENING);
 	pass = r->u.open.pass;
 	if (w->index == NULL)
 		w->index = nv_index_get(w->engine, &w->base->key, false);
-	if (!r->u.open.has_graph)
+	w->watched = NULL;
+	if (r->u.open.has_graph)
+		sim_check_opened(w, w->index->body);
+	else if (w->acknowledged != 0)
 		return false;
-	check_opened(w, w->index->body->store);
+	sim_watch(w);
 	for (uint32_t first = 0; first < w->n_elements; first += page)
 	{
 		nv_journal_entry *entry = (nv_journal_entry *) r->data;
@@ -933,7 +473,7 @@ catch_up(world *w)
 					(nv_journal_entry){e, w->elements[e].generation,
 									   w->base->hashes[w->elements[e].vector]};
 		nv_request_reconcile(w->engine, r);
-		check(w, r->status == NV_OK);
+		sim_check(w, r->status == NV_OK);
 		n = r->u.reconcile.n_missing;
 		memcpy(missing, r->data, n * sizeof(*missing));
 		for (uint32_t i = 0; i < n; i++)
@@ -948,24 +488,33 @@ catch_up(world *w)
 static void
 start_engine(world *w)
 {
-	nv_config config = config_of_world(pick(w, 2) == 0);
+	nv_config config = config_of_world(w, sim_pick(w, 2) == 0);
 	nv_error err = {0};
 
 	sim_disk_use(w->disk);
+	sim_turns_blocked(sim_others_go, w);
 	if (nv_engine_create(&config, &w->port, &w->engine, &err) != NV_OK)
 		sim_fail(w, "engine: %s", err.detail);
+	w->engine->pause = sim_others_go;
+	w->engine->pause_arg = w;
 }
 
 /* Everything in memory goes; nothing more is written. */
 static void
 drop_engine(world *w)
 {
+	sim_watch(w);
+	sim_kill_tasks(w);
 	(void) nv_linker_use(&w->linker, NULL, NULL);
 	nv_index_put(w->index);
 	w->index = NULL;
 	if (w->engine != NULL)
 		nv_engine_stop(w->engine, false, 0);
 	w->engine = NULL;
+	free(w->wish);
+	w->wish = NULL;
+	w->promised = NULL;
+	w->watched = NULL;
 	w->in_checkpoint = w->nested = w->linking = false;
 }
 
@@ -976,7 +525,7 @@ open_world(world *w)
 	start_engine(w);
 	if (catch_up(w))
 	{
-		check_rows(w);
+		sim_check_rows(w);
 		return true;
 	}
 	if (w->kind != SIM_LIES && !sim_disk_is_off(w->disk))
@@ -991,15 +540,19 @@ set_faults(world *w)
 	sim_faults f = {0};
 
 	if (w->kind == SIM_ERRORS)
-		f = (sim_faults){.read_error = pick(w, 3) == 0 ? 400 : 0,
-						 .write_error = pick(w, 3) == 0 ? 500 : 0,
-						 .sync_error = pick(w, 3) == 0 ? 3000 : 0,
-						 .no_space = pick(w, 2) == 0 ? 1000 : 0,
-						 .short_transfer = pick(w, 2) == 0 ? 3000 : 0};
+		f = (sim_faults){.read_error = sim_pick(w, 3) == 0 ? 400 : 0,
+						 .write_error = sim_pick(w, 3) == 0 ? 500 : 0,
+						 .sync_error = sim_pick(w, 3) == 0 ? 3000 : 0,
+						 .no_space = sim_pick(w, 2) == 0 ? 1000 : 0,
+						 .short_transfer = sim_pick(w, 2) == 0 ? 3000 : 0};
 	else if (w->kind == SIM_LIES)
-		f.lost_write = pick(w, 2) == 0 ? 300 : 0;
+		f.lost_write = sim_pick(w, 2) == 0 ? 300 : 0;
 	w->lost_writes |= f.lost_write > 0;
 	sim_disk_set_faults(w->disk, &f);
+	w->short_of_room = sim_pick(w, 6) == 0;
+	if (w->short_of_room)
+		sim_disk_set_capacity(w->disk,
+							  sim_disk_used(w->disk) + sim_pick(w, MOST_SPACE));
 }
 
 /* A store that failed is opened again at its last root, on the same disk. */
@@ -1009,14 +562,19 @@ reopen_failed(world *w)
 	sim_faults none = {0};
 	bool ok;
 
+	sim_watch(w);
 	(void) nv_linker_use(&w->linker, NULL, NULL);
 	/* The housekeeper notices. */
 	nv_checkpoint_changed(w->engine, false);
-	check(w, w->index->body == NULL);
+	sim_check(w, w->index->body == NULL);
+	sim_end_beside(w);
 	sim_disk_set_faults(w->disk, &none);
+	sim_disk_set_capacity(w->disk, 0);
+	w->short_of_room = false;
+	w->promised = NULL;
 	ok = catch_up(w);
 	if (ok)
-		check_rows(w);
+		sim_check_rows(w);
 	else if (w->kind != SIM_LIES && !sim_disk_is_off(w->disk))
 		sim_fail(w, "cannot be opened again: %s", w->request->detail);
 	return ok;
@@ -1025,7 +583,7 @@ reopen_failed(world *w)
 static void
 do_something(world *w)
 {
-	switch (pick(w, 16))
+	switch (sim_pick(w, 20))
 	{
 		case 0:
 		case 1:
@@ -1042,7 +600,7 @@ do_something(world *w)
 		case 8:
 		case 9:
 		case 10:
-			do_link(w, 1 + (uint32_t) pick(w, 4));
+			do_link(w, 1 + (uint32_t) sim_pick(w, 4));
 			break;
 		case 11:
 			do_write_back(w);
@@ -1051,36 +609,64 @@ do_something(world *w)
 		case 13:
 			do_search(w);
 			break;
+		case 14:
+		case 15:
+		case 16:
+		case 17:
+			sim_go_on_beside(w);
+			break;
 		default:
 			(void) do_checkpoint(w);
 	}
+}
+
+static void
+choose_mood(world *w)
+{
+	bool graph = w->index->body != NULL;
+
+	w->mood = (mood){.consolidates = sim_pick(w, 2) == 0,
+					 .builds = sim_pick(w, graph ? 10 : 2) == 0,
+					 .deletes_many = graph && sim_pick(w, 2) == 0};
+}
+
+/* A check might wait for them, so that they go on. */
+static bool
+nobody_beside(const world *w)
+{
+	return w->task[ACTOR_CONSOLIDATOR] == NULL &&
+		   w->task[ACTOR_BUILDER] == NULL;
 }
 
 /* Works until power fails, or as long as the seed says. */
 static void
 live(world *w)
 {
-	uint64_t steps = 20 + pick(w, 60);
+	uint64_t steps = 20 + sim_pick(w, 60);
 
-	w->turns = pick(w, 3) == 0 ? 15 : 150;
+	w->turns = sim_pick(w, 3) == 0 ? 15 : 150;
+	choose_mood(w);
 	sim_disk_set_hook(w->disk, take_turns, w);
 	set_faults(w);
 	while (steps-- > 0 && !sim_disk_is_off(w->disk))
 	{
-		nv_body *body = w->index->body;
+		nv_body *body;
 
 		do_something(w);
 		if (sim_disk_is_off(w->disk))
 			break;
+		body = w->index->body;
 		if (body != NULL && atomic_load(&body->store->failed) &&
 			!reopen_failed(w))
 			break;
 	}
+	if (sim_pick(w, 2) == 0)
+		sim_end_beside(w);
 	sim_disk_calm(w->disk, true);
 	if (!sim_disk_is_off(w->disk) && w->index->body != NULL)
 	{
-		check_rows(w);
-		if (pick(w, 4) == 0)
+		sim_check_rows(w);
+		if (sim_pick(w, 4) == 0 && nobody_beside(w))
 			check_engine(w);
 	}
 	sim_disk_calm(w->disk, false);
@@ -1096,8 +682,8 @@ look_at_states(world *w)
 
 	for (int i = 0; i < STATES; i++)
 	{
-		w->disk = sim_disk_crash(disk, (sim_policy) pick(w, SIM_POLICIES),
-								 pick(w, 4) == 0, nv_random(&w->random));
+		w->disk = sim_disk_crash(disk, (sim_policy) sim_pick(w, SIM_POLICIES),
+								 sim_pick(w, 4) == 0, nv_random(&w->random));
 		(void) open_world(w);
 		drop_engine(w);
 		sim_disk_free(w->disk);
@@ -1115,11 +701,11 @@ power_fails(world *w)
 	sim_disk *after;
 
 	drop_engine(w);
-	journal_crash(w);
+	sim_journal_crash(w);
 	look_at_states(w);
-	after = sim_disk_crash(w->disk, (sim_policy) pick(w, SIM_POLICIES),
-						   pick(w, 4) == 0, nv_random(&w->random));
-	if (w->kind == SIM_LIES && pick(w, 2) == 0)
+	after = sim_disk_crash(w->disk, (sim_policy) sim_pick(w, SIM_POLICIES),
+						   sim_pick(w, 4) == 0, nv_random(&w->random));
+	if (w->kind == SIM_LIES && sim_pick(w, 2) == 0)
 	{
 		/* Roots are small, and everything hangs on them. */
 		static const struct
@@ -1131,10 +717,10 @@ power_fails(world *w)
 			{"vectors", 0, UINT64_MAX},
 			{"state", 0, UINT64_MAX},
 			{"state", offsetof(nv_root, number), offsetof(nv_root, key)}};
-		size_t i = (size_t) pick(w, NV_LENGTH(where));
+		size_t i = (size_t) sim_pick(w, NV_LENGTH(where));
 
 		sim_disk_flip(after, where[i].file, where[i].from, where[i].below,
-					  1 + (uint32_t) pick(w, 8), nv_random(&w->random));
+					  1 + (uint32_t) sim_pick(w, 8), nv_random(&w->random));
 	}
 	w->counts->changes += sim_disk_changes(w->disk);
 	w->counts->faults += sim_disk_faults(w->disk);
@@ -1146,11 +732,11 @@ power_fails(world *w)
 static void
 end_life(world *w)
 {
-	switch (sim_disk_is_off(w->disk) ? 0 : pick(w, 4))
+	switch (sim_disk_is_off(w->disk) ? 0 : sim_pick(w, 4))
 	{
 		case 0:
 		case 1:
-			if (!sim_disk_is_off(w->disk) || pick(w, 4) > 0)
+			if (!sim_disk_is_off(w->disk) || sim_pick(w, 4) > 0)
 			{
 				power_fails(w);
 				return;
@@ -1158,7 +744,7 @@ end_life(world *w)
 			/* FALLTHROUGH */
 		case 2:
 			drop_engine(w);
-			journal_crash(w);
+			sim_journal_crash(w);
 			w->counts->kills++;
 			break;
 		default: /* in order */
@@ -1173,16 +759,15 @@ end_life(world *w)
 static void
 journal_only(world *w)
 {
-	for (uint64_t n = pick(w, 12); n > 0; n--)
+	for (uint64_t n = sim_pick(w, 12); n > 0; n--)
 	{
-		uint32_t e = (uint32_t) pick(w, w->n_elements);
+		uint32_t e = (uint32_t) sim_pick(w, w->n_elements);
 
-		journal_note(w, e);
-		w->elements[e].live = !w->elements[e].live;
-		if (!w->elements[e].live)
-			continue;
-		w->elements[e].generation++;
-		w->elements[e].vector = (uint32_t) pick(w, VECTORS);
+		sim_journal_note(w, e);
+		if (w->elements[e].live)
+			w->elements[e].live = false;
+		else
+			sim_journal_row(w, e, (uint32_t) sim_pick(w, VECTORS));
 	}
 }
 
@@ -1194,12 +779,27 @@ journal_only(world *w)
 static uint64_t
 choose_power_off(world *w, int i)
 {
-	if (!w->interrupted && i > 0 && pick(w, 6) == 0)
-		return 1 + pick(w, OPENING_CHANGES);
-	if (pick(w, 8) == 0)
+	if (!w->interrupted && i > 0 && sim_pick(w, 6) == 0)
+		return 1 + sim_pick(w, OPENING_CHANGES);
+	if (sim_pick(w, 8) == 0)
 		return 0;
 	return OPENING_CHANGES +
-		   (i > 0 ? pick(w, 150) : pick(w, (uint64_t) 1 << pick(w, 8)));
+		   (i > 0 ? sim_pick(w, 250)
+				  : sim_pick(w, (uint64_t) 1 << sim_pick(w, 8)));
+}
+
+/* All that is dead goes, and everything that is free can be had. */
+static void
+finish(world *w)
+{
+	sim_consolidate_all(w);
+	if (w->index->body == NULL)
+		return;
+	(void) nv_linker_use(&w->linker, NULL, NULL);
+	sim_check_counts(w, w->index->body);
+	sim_check(w, w->kind == SIM_LIES ||
+					 atomic_load(&w->index->body->dead_vertices) == 0);
+	sim_check_ids(w, w->index->body->store);
 }
 
 static void
@@ -1219,33 +819,37 @@ run_lives(world *w, uint64_t power_off_at)
 			return; /* damage was noticed */
 		w->counts->lives++;
 		end_life(w);
-		if (pick(w, 3) == 0)
+		if (sim_pick(w, 3) == 0)
 			journal_only(w);
 	}
 	if (open_world(w))
 	{
 		do_link(w, MAX_ELEMENTS);
-		check_rows(w);
+		sim_check_rows(w);
 		(void) do_checkpoint(w);
+		finish(w);
 		for (int i = 0; i < 20; i++)
 			do_search(w);
-		check_engine(w);
+		if (w->index->body != NULL)
+			check_engine(w);
 	}
 }
 
 /* --- Running --- */
 
 static void
-init_world(world *w, const sim_base *base, uint64_t seed)
+init_world(world *w, const sim_base *base, uint64_t seed, bool empty)
 {
 	nv_error err;
 
+	nv_store_number_files(1);
 	w->base = base;
 	w->seed = seed;
 	w->random = nv_random_seed(seed);
-	w->disk = sim_disk_copy(base->disk, nv_random(&w->random));
-	w->row = must(nv_alloc(base->dim * sizeof(float)));
-	w->request = must(nv_alloc(sizeof(*w->request)));
+	w->disk =
+		sim_disk_copy(empty ? base->empty : base->disk, nv_random(&w->random));
+	w->row = sim_must(nv_alloc(base->dim * sizeof(float)));
+	w->request = sim_must(nv_alloc(sizeof(*w->request)));
 	set_port(w);
 	if (nv_ring_create(NV_IO_SYNC, NV_SEARCH_BUFFER, &w->linker.ring, &err) !=
 			NV_OK ||
@@ -1256,23 +860,22 @@ init_world(world *w, const sim_base *base, uint64_t seed)
 		abort();
 	w->n_elements = BASE_ROWS;
 	for (uint32_t e = 0; e < BASE_ROWS; e++)
-		w->elements[e] = (element){.generation = 1,
-								   .vector = e % (BASE_ROWS - BASE_EQUAL),
-								   .live = true};
+		sim_journal_row(w, e, e % (BASE_ROWS - BASE_EQUAL));
 }
 
 static void
 copy_root(world *w, const snapshot *from)
 {
-	snapshot *s = new_snapshot(w);
+	snapshot *s = sim_new_snapshot(w);
 
 	*s = *from;
-	s->vertex = must(nv_alloc_array(s->n_vertices + 1, sizeof(*s->vertex)));
-	s->element = must(nv_alloc_array(s->n_elements + 1, sizeof(*s->element)));
+	s->vertex = sim_must(nv_alloc_array(s->n_vertices + 1, sizeof(*s->vertex)));
+	s->element =
+		sim_must(nv_alloc_array(s->n_elements + 1, sizeof(*s->element)));
 	s->vector = NULL;
 	memcpy(s->vertex, from->vertex, s->n_vertices * sizeof(*s->vertex));
 	memcpy(s->element, from->element, s->n_elements * sizeof(*s->element));
-	take_vectors(s, w->elements);
+	sim_take_vectors(s, w->elements);
 	w->acknowledged = w->flushed = w->lsn = s->lsn;
 }
 
@@ -1280,14 +883,16 @@ static void
 free_world(world *w)
 {
 	for (uint32_t i = 0; i < w->n_snapshots; i++)
-		free_snapshot(&w->snapshots[i]);
+		sim_free_snapshot(&w->snapshots[i]);
 	nv_search_free(w->search);
 	nv_ring_destroy(w->search_ring);
 	nv_ring_destroy(w->linker.ring);
 	nv_ring_destroy(w->linker.write_ring);
 	sim_disk_use(NULL);
+	sim_turns_blocked(NULL, NULL);
 	sim_disk_free(w->disk);
 	free(w->journal);
+	free(w->past);
 	free(w->row);
 	free(w->request);
 	free(w);
@@ -1308,9 +913,10 @@ bool
 sim_run(const sim_base *base, sim_kind kind, uint64_t seed,
 		uint64_t power_off_at, sim_counts *counts, char *why)
 {
-	world *w = must(nv_alloc(sizeof(*w)));
+	world *w = sim_must(nv_alloc(sizeof(*w)));
+	bool empty = power_off_at == 0 && seed / 13 % EMPTY_WORLDS == 0;
 
-	init_world(w, base, seed);
+	init_world(w, base, seed, empty);
 	w->kind = kind;
 	w->counts = counts;
 	w->why = why;
@@ -1322,7 +928,8 @@ sim_run(const sim_base *base, sim_kind kind, uint64_t seed,
 		nv_set_log_sink(NULL, NULL);
 		return false;
 	}
-	copy_root(w, &base->root);
+	if (!empty)
+		copy_root(w, &base->root);
 	run_lives(w, power_off_at);
 	drop_engine(w);
 	counts->changes += sim_disk_changes(w->disk);
@@ -1358,7 +965,7 @@ add_rows(world *w)
 		}
 		r->u.build.n = k;
 		nv_request_build_add(w->engine, r);
-		check(w, r->status == NV_OK);
+		sim_check(w, r->status == NV_OK);
 	}
 }
 
@@ -1372,35 +979,130 @@ build_graph(world *w, bool rebuild)
 	b->build_memory = UINT64_C(1) << 30;
 	b->threads = 1;
 	b->rebuild = rebuild;
-	check(w, run_job(w, nv_job_build_begin) == NV_OK);
+	sim_check(w, run_job(w, nv_job_build_begin) == NV_OK);
 	add_rows(w);
 	begin(w, NV_REQ_BUILD_RUN)->u.build.lsn = ++w->lsn;
 	return run_job(w, nv_job_build_run);
 }
 
+/* --- Scripts --- */
+
+static bool
+run_rebuild(world *w)
+{
+	nv_status status;
+
+	w->building = true;
+	status = build_graph(w, true);
+	w->building = false;
+	return status == NV_OK;
+}
+
+/* Three runs, rows that come and go beside them, ids that are used again. */
+static bool
+run_consolidation(world *w)
+{
+	w->mood = (mood){.consolidates = true, .deletes_many = true};
+	w->turns = 40;
+	sim_disk_set_hook(w->disk, take_turns, w);
+	for (int i = 0; i < 3 && !sim_disk_is_off(w->disk); i++)
+	{
+		do_delete(w);
+		do_delete(w);
+		sim_end_beside(w);
+		sim_start_consolidation(w, 0);
+		for (int k = 0; k < 12 && !sim_disk_is_off(w->disk); k++)
+		{
+			do_insert(w);
+			sim_let_go(w, ACTOR_CONSOLIDATOR, 1 + sim_pick(w, 30));
+			do_link(w, 1);
+		}
+		sim_end_beside(w);
+		do_link(w, MAX_ELEMENTS);
+	}
+	return !sim_disk_is_off(w->disk);
+}
+
+/*
+ * A full disk refuses a checkpoint and harms nothing; with room for rows made
+ * ahead it does not.
+ */
 static void
-rebuild_and_crash(world *w, uint64_t power_off_at, bool *finished)
+fill_disk(world *w)
+{
+	nv_store *store = w->index->body->store;
+	uint64_t links;
+	nv_error err;
+
+	for (int i = 0; i < 5; i++)
+		do_insert(w);
+	sim_disk_set_capacity(w->disk, sim_disk_used(w->disk));
+	w->short_of_room = true;
+	do_link(w, 5);
+	do_delete(w);
+	sim_check(w, nv_index_checkpoint(w->index, &err) == NV_ENOSPC);
+	sim_check(w, !atomic_load(&store->failed));
+	nv_checkpoint_changed(w->engine, true);
+	sim_check(w, w->index->body != NULL && w->index->body->store == store);
+	for (int i = 0; i < 10; i++)
+		do_search(w);
+	sim_disk_set_capacity(w->disk, 0);
+	sim_check(w, do_checkpoint(w));
+	/* Promised. */
+	sim_check(w, nv_store_make_room(store, 100, NULL) == NV_OK);
+	sim_disk_set_capacity(w->disk, sim_disk_used(w->disk));
+	w->promised = store;
+	links = w->counts->links;
+	for (int i = 0; i < 50; i++)
+	{
+		do_insert(w);
+		do_link(w, 1);
+		do_delete(w);
+		if (i % 5 == 0)
+			sim_check(w, do_checkpoint(w));
+	}
+	sim_check(w, w->counts->links - links >= 45);
+	sim_check_rows(w);
+	check_engine(w);
+}
+
+static void
+run_and_crash(world *w, sim_script script, uint64_t power_off_at,
+			  bool *finished)
 {
 	if (!open_world(w))
 		sim_fail(w, "the base cannot be opened");
+	if (script == SIM_FULL_DISK)
+	{
+		fill_disk(w);
+		*finished = true;
+		return;
+	}
 	sim_disk_power_off_at(w->disk, sim_disk_changes(w->disk) + power_off_at);
-	w->rebuild_lsn = w->lsn + 1;
-	*finished = build_graph(w, true) == NV_OK && !sim_disk_is_off(w->disk);
-	if (*finished)
-		sim_disk_power_off_at(w->disk, sim_disk_changes(w->disk) + 1);
+	*finished =
+		(script == SIM_REBUILD ? run_rebuild(w) : run_consolidation(w)) &&
+		!sim_disk_is_off(w->disk);
+	sim_disk_set_hook(w->disk, NULL, NULL);
 	power_fails(w);
 	/* The old graph or the new one, never neither. */
-	if (open_world(w))
-		check_engine(w);
+	if (!open_world(w))
+		return;
+	check_engine(w);
+	if (script == SIM_CONSOLIDATE)
+	{
+		do_link(w, MAX_ELEMENTS);
+		finish(w);
+	}
 }
 
 bool
-sim_run_rebuild(const sim_base *base, uint64_t seed, uint64_t power_off_at,
-				bool *finished, sim_counts *counts, char *why)
+sim_run_script(const sim_base *base, sim_script script, uint64_t seed,
+			   uint64_t power_off_at, bool *finished, sim_counts *counts,
+			   char *why)
 {
-	world *w = must(nv_alloc(sizeof(*w)));
+	world *w = sim_must(nv_alloc(sizeof(*w)));
 
-	init_world(w, base, seed);
+	init_world(w, base, seed, false);
 	w->kind = SIM_POWER;
 	w->counts = counts;
 	w->why = why;
@@ -1412,7 +1114,7 @@ sim_run_rebuild(const sim_base *base, uint64_t seed, uint64_t power_off_at,
 		return false;
 	}
 	copy_root(w, &base->root);
-	rebuild_and_crash(w, power_off_at, finished);
+	run_and_crash(w, script, power_off_at, finished);
 	drop_engine(w);
 	free_world(w);
 	nv_set_log_sink(NULL, NULL);
@@ -1427,12 +1129,13 @@ make_vectors(sim_base *base)
 	uint64_t random = nv_random_seed(11);
 	uint32_t dim = base->dim;
 
-	base->vectors = must(nv_alloc_array((size_t) VECTORS * dim, sizeof(float)));
-	base->hashes = must(nv_alloc_array(VECTORS, sizeof(*base->hashes)));
+	base->vectors =
+		sim_must(nv_alloc_array((size_t) VECTORS * dim, sizeof(float)));
+	base->hashes = sim_must(nv_alloc_array(VECTORS, sizeof(*base->hashes)));
 	for (uint32_t v = 0; v < VECTORS; v++)
 	{
 		float *row = base->vectors + (size_t) v * dim;
-		uint64_t cluster = nv_random_seed(v % 12);
+		uint64_t cluster = nv_random_seed(v % CLUSTERS);
 
 		for (uint32_t d = 0; d < dim; d++)
 			row[d] = (float) (nv_random(&cluster) >> 40) / (float) (1 << 23) +
@@ -1447,19 +1150,21 @@ build_base(world *w, sim_base *base)
 	start_engine(w);
 	if (nv_dir_make("/navis", NULL) != NV_OK || nv_dir_sync("/", NULL) != NV_OK)
 		abort();
+	base->empty = sim_disk_copy(w->disk, 1);
+	w->building = true;
 	if (build_graph(w, false) != NV_OK)
 		sim_fail(w, "build: %s", w->request->detail);
 	w->index = nv_index_get(w->engine, &base->key, false);
-	take_snapshot(w->index->body->store, &base->root);
-	base->root.lsn = w->lsn;
+	sim_take_snapshot(w->index->body->store, &base->root);
+	base->root.lsn = atomic_load(&w->index->body->store->published_lsn);
 	drop_engine(w);
 }
 
 sim_base *
 sim_base_new(uint32_t dim, uint32_t align)
 {
-	sim_base *base = must(nv_alloc(sizeof(*base)));
-	world *w = must(nv_alloc(sizeof(*w)));
+	sim_base *base = sim_must(nv_alloc(sizeof(*base)));
+	world *w = sim_must(nv_alloc(sizeof(*w)));
 	char why[SIM_WHY];
 
 	base->dim = dim;
@@ -1477,8 +1182,9 @@ sim_base_new(uint32_t dim, uint32_t align)
 									 .index_oid = 2};
 	make_vectors(base);
 	base->disk = sim_disk_new(1);
+	base->empty = base->disk;
 	sim_disk_set_align(base->disk, align);
-	init_world(w, base, 1);
+	init_world(w, base, 1, false);
 	w->why = why;
 	if (setjmp(w->failed) != 0)
 	{
@@ -1498,8 +1204,9 @@ sim_base_new(uint32_t dim, uint32_t align)
 void
 sim_base_free(sim_base *base)
 {
-	free_snapshot(&base->root);
+	sim_free_snapshot(&base->root);
 	sim_disk_free(base->disk);
+	sim_disk_free(base->empty);
 	free(base->vectors);
 	free(base->hashes);
 	free(base);

@@ -27,9 +27,18 @@ typedef enum sim_kind
 typedef struct sim_counts
 {
 	uint64_t lives, crashes, kills, states, checkpoints, inserts, deletes,
-		links, searches, faults, refused, fallbacks, unreachable, unfound,
-		rebuilt, changes;
+		links, searches, faults, refused, fallbacks, unreachable, missed,
+		unfound, rebuilt, changes, consolidations, freed, cut_short, builds;
 } sim_counts;
+
+/* What a run is about whose every change is a moment at which power fails. */
+typedef enum sim_script
+{
+	SIM_REBUILD,     /* the graph is built anew beside the old one */
+	SIM_CONSOLIDATE, /* a cluster dies, others come, three runs */
+	SIM_FULL_DISK,   /* no crash */
+	SIM_SCRIPTS
+} sim_script;
 
 /* A sidecar that was built and published, and the vectors it is made of. */
 typedef struct sim_base sim_base;
@@ -46,11 +55,11 @@ extern bool sim_run(const sim_base *base, sim_kind kind, uint64_t seed,
 					uint64_t power_off_at, sim_counts *counts, char *why);
 
 /*
- * Builds the graph anew beside the old one; power fails at that change of it,
- * or, *finished, right after it.
+ * Runs a script; power fails at that change of it, or, *finished, right after
+ * it.  What was interrupted is done again, to its end.
  */
-extern bool sim_run_rebuild(const sim_base *base, uint64_t seed,
-							uint64_t power_off_at, bool *finished,
-							sim_counts *counts, char *why);
+extern bool sim_run_script(const sim_base *base, sim_script script,
+						   uint64_t seed, uint64_t power_off_at, bool *finished,
+						   sim_counts *counts, char *why);
 
 #endif

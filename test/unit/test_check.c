@@ -318,6 +318,13 @@ test_bad_edges(void **state)
 	assert_int_equal(run_part(f, NV_CHECK_LISTS)->n, 0);
 	/* It gets a list: its vector is there twice now. */
 	relink(writer, unlisted, ids, 3);
+	/* That is said of vertices with rows only: a dead one is not taken back
+	   when it is consolidated. */
+	assert_int_equal(run_part(f, NV_CHECK_EQUAL)->n, 0);
+	assert_int_equal(nv_store_set_linked(body->store, unlisted, NULL), NV_OK);
+	nv_body_count_vertex(body);
+	assert_int_equal(nv_body_add_element(body, f->n + 1, 1, unlisted, NULL),
+					 NV_OK);
 	expect(f, NV_CHECK_EQUAL, true, "its vector is that of vertex");
 	nv_writer_destroy(writer);
 }
