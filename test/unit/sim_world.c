@@ -928,7 +928,9 @@ sim_run(const sim_base *base, sim_kind kind, uint64_t seed,
 		nv_set_log_sink(NULL, NULL);
 		return false;
 	}
-	if (!empty)
+	if (empty)
+		w->lsn = w->flushed = 1; /* 0 means that there is no journal */
+	else
 		copy_root(w, &base->root);
 	run_lives(w, power_off_at);
 	drop_engine(w);
