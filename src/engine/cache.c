@@ -369,8 +369,10 @@ promote(const nv_cache *cache, partition *part, uint32_t i)
 	part->stats.promotions++;
 }
 
-/* A page is about to enter the window: where it is full, its oldest one goes
- * on to the frozen region or out. */
+/*
+ * A page is about to enter the window: where it is full, its oldest one goes on
+ * to the frozen region or out.
+ */
 static void
 make_way(const nv_cache *cache, partition *part)
 {

@@ -36,8 +36,8 @@ read_page(nv_store *store, uint64_t page, page_copy *copy)
 
 	copy->page = page;
 	copy->status = NV_OK;
-	if (nv_store_get_page(store, page, NV_CACHE_PASSING, copy->bytes, &ticket) ==
-		NV_PAGE_MISS)
+	if (nv_store_get_page(store, page, NV_CACHE_PASSING, copy->bytes,
+						  &ticket) == NV_PAGE_MISS)
 		copy->status = nv_file_read(store->edges.file, copy->bytes, NV_PAGE,
 									page * NV_PAGE, NULL);
 }
