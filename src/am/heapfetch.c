@@ -12,6 +12,7 @@
 #include "catalog/index.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/procarray.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
@@ -61,6 +62,11 @@ choose_snapshot(NavisFetch *fetch, Snapshot snapshot)
 	/* Held for detoasting, and so that the horizon below stays put. */
 	fetch->registered = RegisterSnapshot(
 		ActiveSnapshotSet() ? GetActiveSnapshot() : GetTransactionSnapshot());
+	/*
+	 * The horizon as it is now: by an older one, of snapshots that are gone, a
+	 * row counts as needed whose TOAST has been vacuumed.
+	 */
+	(void) GetOldestNonRemovableTransactionId(fetch->heap);
 	InitNonVacuumableSnapshot(fetch->nonvacuumable,
 							  GlobalVisTestFor(fetch->heap));
 	fetch->snapshot = &fetch->nonvacuumable;

@@ -52,7 +52,9 @@ struct nv_build
 	growing vertex_of;    /* uint32_t an element */
 	uint32_t n_vertices;
 	uint64_t n_entries;
-	uint32_t *table; /* vertices by hash, open addressing */
+	uint64_t expected;    /* rows, as BEGIN estimated them */
+	_Atomic uint64_t fed; /* rows so far: n_entries without the lock */
+	uint32_t *table;      /* vertices by hash, open addressing */
 	uint64_t table_size;
 	nv_element_ref *deleted;
 	uint32_t n_deleted, deleted_room;
@@ -182,8 +184,16 @@ detach(nv_build *b, bool succeeded)
 void
 nv_build_progress(const nv_index *index, nv_req_info *info)
 {
-	const nv_request *r = index->build != NULL ? index->build->progress : NULL;
+	const nv_build *b = index->build;
+	const nv_request *r = b != NULL ? b->progress : NULL;
 
+	if (b != NULL && r == NULL) /* it is being given its rows */
+	{
+		info->build_phase = NV_PHASE_SCAN;
+		info->build_done = atomic_load(&b->fed);
+		info->build_total = b->expected;
+		return;
+	}
 	info->build_own = r != NULL && r == index->build->own;
 	info->build_phase = r != NULL ? atomic_load(&r->phase) : NV_PHASE_NONE;
 	info->build_done = r != NULL ? atomic_load(&r->done) : 0;
@@ -258,6 +268,7 @@ build_new(nv_index *index, const nv_request *request, nv_build **out,
 	b->placement_random = ask->placement_random != 0;
 	b->threads = NV_MAX(1u, NV_MIN(ask->threads, 64u));
 	b->memory = ask->build_memory;
+	b->expected = ask->expected_rows;
 	b->stride = stride_of(&b->params);
 	pthread_mutex_init(&b->lock, NULL);
 	status = reserve_memory(b, NV_MAX(ask->expected_rows, 1u), true, err);
@@ -526,6 +537,7 @@ add_rows(nv_build *b, const nv_request *request, nv_error *err)
 		memcpy(&entry, p, sizeof(entry));
 		status = add_row(b, &entry, (const float *) (p + sizeof(entry)), err);
 	}
+	atomic_store(&b->fed, b->n_entries);
 	return status;
 }
 
