@@ -150,12 +150,14 @@ CREATE FUNCTION navis_stat_get_indexes(
   OUT search_unlinked int8, OUT search_bytes_read int8,
   OUT w_search int8, OUT w_insert int8,
   OUT vertices int8, OUT deleted_vertices int8, OUT deleted_fraction float8,
+  OUT consolidating bool, OUT consolidations int8, OUT freed_vertices int8,
   OUT slots_used int8, OUT slots_retired int8,
   OUT edge_pages int8, OUT edge_pages_free int8,
   OUT rmw_pages int8, OUT rmw_hits_search int8, OUT rmw_hits_insert int8,
   OUT pages_written int8, OUT page_writes int8,
   OUT checkpoints int8, OUT checkpoint_failures int8,
-  OUT last_checkpoint timestamptz, OUT checkpoint_time float8
+  OUT last_checkpoint timestamptz, OUT checkpoint_time float8,
+  OUT journal_lsn pg_lsn, OUT followed_lsn pg_lsn
 ) RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 10;
 COMMENT ON FUNCTION navis_stat_get_indexes() IS
@@ -176,6 +178,7 @@ CREATE VIEW navis_stat_indexes AS
          s.searches, s.search_vectors, s.search_pages, s.search_pages_hit,
          s.search_unlinked, s.search_bytes_read, s.w_search, s.w_insert,
          s.vertices, s.deleted_vertices, s.deleted_fraction,
+         s.consolidating, s.consolidations, s.freed_vertices,
          s.slots_used, s.slots_retired, s.edge_pages, s.edge_pages_free,
          s.rmw_pages, s.rmw_hits_search, s.rmw_hits_insert,
          s.pages_written, s.page_writes,
@@ -188,6 +191,22 @@ CREATE VIEW navis_stat_indexes AS
        JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace;
 COMMENT ON VIEW navis_stat_indexes IS
   'what searches and writes did in each navis index of this database';
+
+CREATE VIEW navis_stat_standby AS
+  SELECT x.indrelid AS relid, s.indexrelid,
+         n.nspname AS schemaname, t.relname, i.relname AS indexrelname,
+         s.state, pg_catalog.pg_last_wal_replay_lsn() AS replay_lsn,
+         s.journal_lsn, s.followed_lsn,
+         pg_catalog.pg_wal_lsn_diff(s.journal_lsn, s.followed_lsn)::int8 AS lag_bytes,
+         s.unlinked_rows
+  FROM navis_stat_get_indexes() s
+       JOIN pg_catalog.pg_index x ON x.indexrelid = s.indexrelid
+       JOIN pg_catalog.pg_class i ON i.oid = s.indexrelid
+       JOIN pg_catalog.pg_class t ON t.oid = x.indrelid
+       JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace
+  WHERE pg_catalog.pg_is_in_recovery();
+COMMENT ON VIEW navis_stat_standby IS
+  'on a standby: how far the engine has followed the replayed rows of each navis index';
 
 CREATE FUNCTION navis_stat_get_worker(
   OUT pid int4, OUT state text, OUT started timestamptz, OUT incarnation int8,
@@ -219,7 +238,7 @@ CREATE VIEW navis_stat_worker AS SELECT * FROM navis_stat_get_worker();
 COMMENT ON VIEW navis_stat_worker IS
   'the navis engine: state, memory, cache, and totals since it started';
 
-GRANT SELECT ON navis_stat_indexes, navis_stat_worker TO PUBLIC;
+GRANT SELECT ON navis_stat_indexes, navis_stat_standby, navis_stat_worker TO PUBLIC;
 
 CREATE FUNCTION navis_check(
   index regclass, repair bool DEFAULT false,

@@ -456,6 +456,7 @@ typedef struct nv_req_info
 	uint32_t consolidating;  /* nv_consolidate_phase of the run there is */
 	uint64_t consolidations; /* runs that came to their end */
 	uint64_t freed_vertices; /* by all runs */
+	nv_followed followed;    /* as told, in state READY */
 	uint64_t rewired_lists;
 	/* of the background writer: changed again before, waits of insertion */
 	uint64_t pages_reopened, write_waits;

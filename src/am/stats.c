@@ -12,8 +12,10 @@
 #include "access/relation.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
 
+#include "catchup.h"
 #include "client.h"
 #include "navis.h"
 #include "row.h"
@@ -62,11 +64,12 @@ typedef struct IndexStat
 	const char *state;
 	bool engine; /* info is filled */
 	nv_req_info info;
+	nv_followed journal; /* as it is now; on a standby */
 } IndexStat;
 
 /* False: it does not exist any more. */
 static bool
-read_key(Oid oid, nv_key *key, const char **state)
+read_key(Oid oid, nv_key *key, const char **state, nv_followed *journal)
 {
 	Relation index;
 	NavisMeta meta;
@@ -86,7 +89,11 @@ read_key(Oid oid, nv_key *key, const char **state)
 	if (navis_has_no_pages(index) || !navis_meta_peek(index, &meta))
 		*state = "not readable";
 	else
+	{
 		navis_make_key(key, meta.identity);
+		if (RecoveryInProgress())
+			navis_tails_read(index, journal);
+	}
 	relation_close(index, AccessShareLock);
 	return true;
 }
@@ -107,7 +114,7 @@ index_stat(Oid oid, IndexStat *stat)
 
 	memset(stat, 0, sizeof(*stat));
 	stat->oid = oid;
-	if (!read_key(oid, &key, &stat->state))
+	if (!read_key(oid, &key, &stat->state, &stat->journal))
 		return false;
 	if (stat->state == NULL)
 		ask_engine(&key, stat);
@@ -159,6 +166,9 @@ put_graph(NavisRow *row, bool graph, const nv_req_info *i)
 	put_int(row, graph, i->vertices);
 	put_int(row, graph, i->deleted);
 	put_share(row, graph, i->deleted, i->vertices);
+	put_bool(row, graph, i->consolidating != NV_CONSOLIDATE_NONE);
+	put_int(row, graph, i->consolidations);
+	put_int(row, graph, i->freed_vertices);
 	put_int(row, graph, i->live_slots);
 	put_int(row, graph, i->retired_slots);
 	put_int(row, graph, i->edge_pages);
@@ -177,6 +187,23 @@ put_checkpoints(NavisRow *row, bool there, const nv_req_info *i)
 	put_int(row, there, i->checkpoint_failures);
 	put_time(row, there, i->checkpointed_at);
 	put_milliseconds(row, there, i->checkpoint_ns);
+}
+
+static void
+put_lsn(NavisRow *row, bool there, XLogRecPtr lsn)
+{
+	put(row, there && lsn != InvalidXLogRecPtr, LSNGetDatum(lsn));
+}
+
+/* How far a standby's engine is behind what was replayed. */
+static void
+put_followed(NavisRow *row, const IndexStat *stat)
+{
+	put_lsn(row, true, navis_newest_followed(&stat->journal));
+	put_lsn(row,
+			stat->engine && stat->info.state == NV_INDEX_READY &&
+				stat->journal.in_recovery,
+			navis_newest_followed(&stat->info.followed));
 }
 
 /*
@@ -206,6 +233,7 @@ navis_stat_get_indexes(PG_FUNCTION_ARGS)
 		put_searches(&row, stat.engine, &stat.info);
 		put_graph(&row, stat.engine && stat.info.has_graph, &stat.info);
 		put_checkpoints(&row, stat.engine, &stat.info);
+		put_followed(&row, &stat);
 		add_row(result, &row);
 	}
 	return (Datum) 0;

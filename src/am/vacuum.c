@@ -34,7 +34,8 @@ typedef struct NavisVacuum
 	nv_element_ref *batch;
 	uint32 n;
 	XLogRecPtr lsn;
-	bool told; /* everything so far, to one and the same engine */
+	uint64 freed, kept; /* entries of deleted rows, at the end */
+	bool told;          /* everything so far, to one and the same engine */
 	uint64 incarnation;
 } NavisVacuum;
 
@@ -284,7 +285,7 @@ may_free(const NavisEntry *entry, bool let_go)
 		   (let_go || navis_entry_hash(entry) == 0);
 }
 
-/* With the page locked exclusively; one WAL record. */
+/* With the page locked exclusively; at most one WAL record. */
 static void
 free_entries(NavisVacuum *vacuum, Buffer buffer, uint32 count, bool let_go)
 {
@@ -292,6 +293,12 @@ free_entries(NavisVacuum *vacuum, Buffer buffer, uint32 count, bool let_go)
 	GenericXLogState *state;
 	uint32 i;
 
+	for (i = 0; i < count; i++)
+		if (may_free(&entries[i], let_go))
+			vacuum->freed++;
+		else
+			vacuum->kept +=
+				navis_entry_state(&entries[i]) == NAVIS_ENTRY_DELETED;
 	for (i = 0; i < count && !may_free(&entries[i], let_go); i++)
 		continue;
 	if (i == count)
@@ -348,6 +355,24 @@ free_and_note(NavisVacuum *vacuum, bool waiting, bool let_go)
 	IndexFreeSpaceMapVacuum(vacuum->index);
 }
 
+/* At the level that core gives to access methods: DEBUG2 since version 15. */
+static void
+report(const NavisVacuum *vacuum)
+{
+	if (vacuum->freed + vacuum->kept == 0)
+		return;
+	ereport(
+		vacuum->info->message_level,
+		(errmsg("index \"%s\": freed " UINT64_FORMAT " entries of deleted rows",
+				RelationGetRelationName(vacuum->index), vacuum->freed),
+		 vacuum->kept == 0
+			 ? 0
+			 : errdetail(UINT64_FORMAT
+						 " more are free when the engine has published a "
+						 "checkpoint without them.",
+						 vacuum->kept)));
+}
+
 IndexBulkDeleteResult *
 navis_vacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)
 {
@@ -360,6 +385,7 @@ navis_vacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)
 	waiting = count_and_tell(&vacuum);
 	consolidate(&vacuum);
 	free_and_note(&vacuum, waiting, waiting && engine_has_let_go(&vacuum));
+	report(&vacuum);
 	vacuum.stats->num_pages = RelationGetNumberOfBlocks(info->index);
 	vacuum.stats->estimated_count = false;
 	pfree(vacuum.batch);

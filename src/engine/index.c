@@ -596,6 +596,7 @@ nv_request_info(nv_engine *engine, nv_request *request)
 	}
 	pthread_mutex_lock(&index->lock);
 	info->state = index->state;
+	info->followed = index->followed;
 	info->building = index->build != NULL;
 	nv_build_progress(index, info);
 	info->params = index->params;

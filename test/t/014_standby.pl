@@ -85,6 +85,22 @@ is($standby->safe_psql('postgres', 'SELECT indexrelname, state, searches > 0, ve
 is($standby->safe_psql('postgres', 'SELECT state, searches > 0 FROM navis_stat_worker'), 'running|t', 'and those of its engine');
 $primary->safe_psql('postgres', 'DROP TABLE unlogged');
 
+# How far its engine is behind.
+my $lag = 'SELECT lag_bytes, followed_lsn = journal_lsn, journal_lsn <= replay_lsn, unlinked_rows FROM navis_stat_standby';
+$standby->append_conf('postgresql.conf', "navis.collect_interval = 3600\n");
+$standby->reload;
+catch_up($standby);
+ok(wait_until(sub { wait_ready($standby, 'words_v'); $standby->safe_psql('postgres', $lag) eq '0|t|t|0' }, 20, 500), 'nothing is behind');
+$primary->safe_psql('postgres', 'INSERT INTO words SELECT 9000 + id, word, v FROM words WHERE id <= 5');
+catch_up($standby);
+like($standby->safe_psql('postgres', $lag), qr/^[1-9]\d*\|f\|t\|0$/, 'rows that were replayed and not followed are a lag');
+is(finds($standby, 5001, 5001), '0|graph', 'the next scan follows');
+ok(wait_until(sub { $standby->safe_psql('postgres', $lag) eq '0|t|t|0' }), 'then there is none');
+$primary->safe_psql('postgres', 'DELETE FROM words WHERE id > 9000');
+is($primary->safe_psql('postgres', 'SELECT count(*) FROM navis_stat_standby'), 0, 'a primary has none to tell of');
+$standby->append_conf('postgresql.conf', "navis.collect_interval = 1\n");
+$standby->reload;
+
 # Inserts, in a session that has searched before and in new ones.
 my $open = session($standby);
 $open->query_safe('SET enable_seqscan = off; SET navis.casr = off; SET navis.search_list_size = 300');
