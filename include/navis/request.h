@@ -436,6 +436,8 @@ typedef struct nv_req_info
 	uint32_t built;           /* vertices the graph was built over */
 	float code_error;         /* mean squared, of rows held out at training */
 	float drift;              /* of rows since then, as a factor of it */
+	uint32_t retraining;      /* 1: another codebook is being made */
+	uint32_t retrained;       /* times that one replaced the other */
 	/* what searches did since the index was opened */
 	uint64_t search_pages, search_cached; /* edge pages; found in memory */
 	uint64_t search_vectors, search_bytes;

@@ -343,6 +343,8 @@ load_blobs(nv_body *body, nv_error *err)
 		nv_pq_stride(body->pq) != sp->code_stride)
 		return nv_fail(err, NV_ECORRUPT, 0,
 					   "codebook does not fit the store's codes");
+	nv_store_use_pq(body->store, body->pq);
+	body->pq_bytes = nv_pq_bytes(body->pq);
 	blob = nv_store_get_blob(body->store, NV_BLOB_ENTRANCE, &len);
 	status = nv_entrance_load(blob, len, nv_store_vertices(body->store),
 							  meta.gspace.gdim, &entrance, err);
@@ -353,8 +355,8 @@ load_blobs(nv_body *body, nv_error *err)
 	body->params = meta.params;
 	body->view.gspace = meta.gspace;
 	body->view.medoid = meta.medoid;
-	body->pq_rotated = meta.pq_rotated;
-	body->pq_recall = meta.pq_recall;
+	atomic_store(&body->pq_rotated, meta.pq_rotated);
+	atomic_store(&body->pq_recall, meta.pq_recall);
 	body->average_degree = meta.average_degree;
 	body->placement_quality = meta.placement_quality;
 	body->built = meta.built;
@@ -423,7 +425,6 @@ nv_body_create(nv_engine *engine, nv_store *store, const char *dir,
 	/* Drops made while chains were built are those of the saved form. */
 	body->entrance_saved = nv_entrance_changes(body->entrance);
 	body->view.store = store;
-	body->view.pq = body->pq;
 	body->view.entrance = body->entrance;
 	body->view.live = body_live;
 	body->view.live_arg = body;

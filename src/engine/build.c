@@ -122,6 +122,7 @@ reserve_memory(nv_build *b, uint64_t n, bool estimate, nv_error *err)
 		return NV_OK;
 	others = atomic_fetch_add(&engine->build_bytes, need - b->reserved) -
 			 b->reserved;
+	others += atomic_load(&engine->retrain_bytes);
 	if (others + need > b->memory)
 	{
 		atomic_fetch_sub(&engine->build_bytes, need - b->reserved);

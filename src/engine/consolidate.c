@@ -276,6 +276,22 @@ forget_dying(run *r)
 
 /* --- 2: the medoid --- */
 
+/* Where a vertex's code says it is, in graph space. */
+static nv_status
+decode_vertex(nv_body *body, uint32_t vertex, float *place, nv_error *err)
+{
+	int epoch = nv_store_enter(body->store);
+	const nv_coding *coding = nv_store_coding(body->store);
+
+	if (epoch < 0)
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "all %d reader slots of the index are taken",
+					   NV_EPOCH_SLOTS);
+	nv_pq_decode(nv_coding_pq(coding), nv_coding_code(coding, vertex), place);
+	nv_store_leave(body->store, epoch);
+	return NV_OK;
+}
+
 /* A live vertex near the old medoid, as entrance graph and codes see it. */
 static nv_status
 nearest_live(run *r, uint32_t old, uint32_t *found, nv_error *err)
@@ -289,9 +305,9 @@ nearest_live(run *r, uint32_t old, uint32_t *found, nv_error *err)
 	nv_candidate near[NV_ENTRANCE_LIST];
 
 	*found = NV_NO_VERTEX;
-	if (place != NULL && scratch != NULL)
+	if (place != NULL && scratch != NULL &&
+		decode_vertex(body, old, place, err) == NV_OK)
 	{
-		nv_pq_decode(body->pq, nv_store_code(body->store, old), place);
 		n = nv_entrance_search(entrance, place, NV_ENTRANCE_LIST,
 							   NV_ENTRANCE_LIST, scratch, room, near);
 	}
@@ -324,12 +340,15 @@ replace_medoid(run *r, nv_error *err)
 	status = nearest_live(r, old, &found, err);
 	if (status != NV_OK)
 		return status;
+	/* So that nobody else changes the description meanwhile. */
+	pthread_mutex_lock(&r->index->checkpoint_lock);
 	blob = nv_store_get_blob(body->store, NV_BLOB_META, &len);
 	nv_assert(blob != NULL && len == sizeof(meta));
 	memcpy(&meta, blob, sizeof(meta));
 	meta.medoid = found;
 	status = nv_store_set_blob(body->store, NV_BLOB_META,
 							   (const uint8_t *) &meta, sizeof(meta), err);
+	pthread_mutex_unlock(&r->index->checkpoint_lock);
 	if (status == NV_OK)
 		atomic_store(&body->view.medoid, found);
 	return status;
@@ -399,9 +418,10 @@ ensure_member(run *r, nv_error *err)
 	place = nv_alloc(body->view.gspace.gdim * sizeof(*place));
 	if (place == NULL)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for an entrance graph");
-	nv_pq_decode(body->pq, nv_store_code(body->store, medoid), place);
-	status = nv_entrance_promote(entrance, medoid, place, NULL, 0,
-								 body->params.alpha, err);
+	status = decode_vertex(body, medoid, place, err);
+	if (status == NV_OK)
+		status = nv_entrance_promote(entrance, medoid, place, NULL, 0,
+									 body->params.alpha, err);
 	free(place);
 	return status;
 }

@@ -63,7 +63,7 @@ free_cursor(nv_cursor *c)
 /*
  * Who raises body->freed waits for all that entered before: so whoever finds
  * it unchanged inside the epoch is waited for, and may trust the numbers of
- * vertices it knows until it leaves.
+ * vertices it knows, and use the codes it began with, until it leaves.
  */
 nv_status
 nv_cursor_enter(nv_cursor *c, bool first, nv_error *err)
@@ -79,7 +79,8 @@ nv_cursor_enter(nv_cursor *c, bool first, nv_error *err)
 		c->freed = atomic_load(&c->body->freed);
 	else if (c->freed != atomic_load(&c->body->freed))
 		return nv_fail(err, NV_ENOENT, 0,
-					   "the graph was consolidated since the search began");
+					   "the graph was consolidated, or its codes were "
+					   "replaced, since the search began");
 	return NV_OK;
 }
 

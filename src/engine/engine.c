@@ -16,6 +16,7 @@
 #include "blas.h"
 #include "engine_internal.h"
 #include "page_writer.h"
+#include "retrain.h"
 
 #define HOUSEKEEPING_SECONDS 1
 #define MAX_SEARCH_THREADS 64
@@ -586,6 +587,12 @@ start_threads(nv_engine *engine, nv_error *err)
 	}
 	if (status == NV_OK)
 	{
+		status =
+			start_thread(&engine->retrainer, nv_retrainer_main, engine, err);
+		engine->has_retrainer = status == NV_OK;
+	}
+	if (status == NV_OK)
+	{
 		status = start_thread(&engine->consolidator, nv_consolidator_main,
 							  engine, err);
 		engine->has_consolidator = status == NV_OK;
@@ -713,6 +720,8 @@ nv_engine_stop(nv_engine *engine, bool checkpoint, uint32_t timeout_ms)
 		pthread_join(engine->inserters[i].thread, NULL);
 	if (engine->has_renewer)
 		pthread_join(engine->renewer, NULL);
+	if (engine->has_retrainer)
+		pthread_join(engine->retrainer, NULL);
 	pthread_mutex_lock(&engine->consolidate_lock);
 	pthread_cond_broadcast(&engine->consolidate_cond);
 	pthread_mutex_unlock(&engine->consolidate_lock);

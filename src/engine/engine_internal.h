@@ -70,7 +70,8 @@ typedef struct nv_body
 	_Atomic bool no_space;    /* linking met a full disk last */
 	_Atomic uint32_t linkers; /* insert threads that may write to it */
 	nv_store *store;
-	nv_pq *pq;
+	nv_pq *pq; /* the codebook in use; others find it by nv_store_coding */
+	uint32_t pq_bytes; /* of a code; they stay as many */
 	/*
 	 * Replaced by a consolidation, which waits for readers inside an epoch of
 	 * the store, for index->lock and for checkpoint_lock before it frees the
@@ -103,8 +104,9 @@ typedef struct nv_body
 	_Atomic uint32_t wanted_insert[NV_CASR_K_BUCKETS * NV_CASR_L_BUCKETS];
 	_Atomic uint32_t calibrating;
 	/* from the meta blob */
-	uint32_t pq_rotated;
-	float pq_recall, average_degree, placement_quality;
+	_Atomic uint32_t pq_rotated;
+	_Atomic float pq_recall;
+	float average_degree, placement_quality;
 	uint32_t built;      /* vertices it was built over */
 	uint32_t generation; /* number of its directory */
 } nv_body;
@@ -216,6 +218,10 @@ struct nv_index
 	_Atomic uint64_t link_row_ns;  /* CPU, a row linked; 0: none */
 	_Atomic uint32_t renewal;      /* nv_renewal */
 	nv_renew_plan plan;            /* the renewer's own */
+	uint64_t retrain_after_ns;     /* the retrainer's own, as the next */
+	uint32_t retrain_failures;     /* in a row */
+	_Atomic uint32_t retrained;    /* times since it was opened */
+	_Atomic bool retraining;
 	/* Places of the queue given to rows to come; changed under places.lock. */
 	_Atomic uint64_t reserved;
 	_Atomic uint32_t parked; /* requests that wait for one */
@@ -321,8 +327,9 @@ struct nv_engine
 	_Atomic uint32_t insert_idle;   /* how many do, or are about to */
 	_Atomic uint32_t insert_ticket; /* raised with every row that comes */
 	nv_pool jobs, builders;
-	pthread_t housekeeper, calibrator, renewer, consolidator;
+	pthread_t housekeeper, calibrator, renewer, consolidator, retrainer;
 	bool has_housekeeper, has_calibrator, has_renewer, has_consolidator;
+	bool has_retrainer;
 	/* What nv_engine_set_build last said. */
 	_Atomic uint64_t build_memory;
 	_Atomic uint32_t build_threads;
@@ -355,6 +362,7 @@ struct nv_engine
 	_Atomic uint64_t next_pass;
 	_Atomic uint64_t pending_bytes; /* all indexes */
 	_Atomic uint64_t build_bytes;   /* reserved by running builds */
+	_Atomic uint64_t retrain_bytes; /* the same, for other codes */
 
 	nv_counters gone; /* of indexes that were dropped; stats.c */
 	_Atomic uint64_t gone_pages_written, gone_page_writes; /* closed graphs */

@@ -497,9 +497,9 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 		stats.memory_elements + nv_numbers_memory(&body->first) +
 		nv_numbers_memory(&body->next) + nv_numbers_memory(&body->prev);
 	info->memory_other = stats.memory_other + nv_equal_memory(body->equal);
-	info->pq_bytes = nv_pq_bytes(body->pq);
-	info->pq_rotated = body->pq_rotated;
-	info->pq_recall = body->pq_recall;
+	info->pq_bytes = body->pq_bytes;
+	info->pq_rotated = atomic_load(&body->pq_rotated);
+	info->pq_recall = atomic_load(&body->pq_recall);
 	info->average_degree = body->average_degree;
 	info->placement_quality = body->placement_quality;
 	info->damaged = atomic_load(&body->damaged);
@@ -509,7 +509,7 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->retired_slots = stats.retired_slots;
 	info->live_slots = stats.live_slots;
 	info->built = body->built;
-	info->code_error = (float) body->drift.trained;
+	info->code_error = (float) nv_drift_trained(&body->drift);
 	info->drift = (float) nv_drift_factor(&body->drift);
 	info->rmw_pages = stats.rmw_pages;
 	info->rmw_hits_search = stats.rmw_hits[NV_CACHE_SEARCH];
@@ -613,6 +613,8 @@ nv_request_info(nv_engine *engine, nv_request *request)
 	info->renewal = atomic_load(&index->renewal);
 	info->renewals = index->plan.renewals;
 	info->renewals_failed = index->plan.all_failures;
+	info->retraining = atomic_load(&index->retraining);
+	info->retrained = atomic_load(&index->retrained);
 	pthread_mutex_unlock(&index->lock);
 	info->pending_limit = engine->config.pending_memory;
 	info_inserted(index, info);

@@ -143,6 +143,40 @@ find_equal(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 
 /* --- One row --- */
 
+/* The row that was sought gets its code by a coding; returns its error. */
+static float
+encode_sought(const nv_linker *l, const nv_coding *coding, uint8_t *code)
+{
+	const nv_pq *pq = nv_coding_pq(coding);
+
+	/* The search has turned it for its own codes. */
+	if (coding == nv_search_coding(l->search))
+		return nv_pq_encode_projected_error(pq, nv_search_turned(l->search),
+											code);
+	return nv_pq_encode_error(pq, nv_search_mapped(l->search), code);
+}
+
+/* Enters it with a code of each codebook there is. */
+static nv_status
+enter_vertex(nv_linker *l, uint64_t hash, uint32_t *vertex, nv_error *err)
+{
+	nv_vertex_codes codes = {.code = l->code, .next_code = l->next_code};
+	nv_status status;
+	float error;
+
+	do
+	{
+		nv_store_codings(l->body->store, &codes);
+		error = encode_sought(l, codes.coding, l->code);
+		if (codes.next != NULL)
+			(void) encode_sought(l, codes.next, l->next_code);
+		status = nv_store_enter_coded(l->writer, hash, &codes, vertex, err);
+	} while (status == NV_EBUSY);
+	if (status == NV_OK)
+		nv_drift_add(&l->body->drift, (double) error);
+	return status;
+}
+
 /* Seeks a position while the row's vector is written, for a new vertex. */
 static nv_status
 add_vertex(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
@@ -158,10 +192,7 @@ add_vertex(nv_linker *l, uint64_t hash, const float *row, uint32_t *vertex,
 		status = written;
 	if (status != NV_OK)
 		return status;
-	nv_drift_add(&l->body->drift,
-				 nv_pq_encode_projected_error(
-					 l->body->pq, nv_search_turned(l->search), l->code));
-	return nv_store_enter_vertex(l->writer, hash, l->code, vertex, err);
+	return enter_vertex(l, hash, vertex, err);
 }
 
 /* Below its target size the entrance graph takes the vertex in. */

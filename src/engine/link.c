@@ -47,6 +47,7 @@ let_go(nv_linker *l)
 	atomic_fetch_sub(&l->body->linkers, 1);
 	nv_body_put(l->body);
 	free(l->code);
+	free(l->next_code);
 	free(l->record);
 	free(l->cand);
 	free(l->vertex);
@@ -71,6 +72,7 @@ take_memory(nv_linker *l)
 	size_t record = nv_store_vector_extent_max(l->body->store);
 
 	l->code = nv_alloc(NV_MAX(params->code_stride, 1u));
+	l->next_code = nv_alloc(NV_MAX(params->code_stride, 1u));
 	l->record = aligned_alloc(NV_BLOCK, nv_round_up(record, NV_BLOCK));
 	l->prune_scratch = nv_alloc(nv_prune_scratch_size());
 	l->list = nv_alloc_array(params->max_degree + 1, sizeof(*l->list));
@@ -78,9 +80,9 @@ take_memory(nv_linker *l)
 	/* The list, the newcomer and the centre. */
 	l->list_places = nv_alloc_array(params->max_degree + 2, row);
 	l->page = aligned_alloc(NV_BLOCK, NV_PAGE);
-	return l->code != NULL && l->record != NULL && l->prune_scratch != NULL &&
-		   l->chosen != NULL && l->list != NULL && l->list_places != NULL &&
-		   l->page != NULL;
+	return l->code != NULL && l->next_code != NULL && l->record != NULL &&
+		   l->prune_scratch != NULL && l->chosen != NULL && l->list != NULL &&
+		   l->list_places != NULL && l->page != NULL;
 }
 
 static bool
@@ -254,6 +256,7 @@ exact_of(void *arg, uint32_t candidate)
 static uint32_t
 collect(nv_linker *l, uint32_t self, bool with_dead, float *error)
 {
+	const nv_coding *coding = nv_search_coding(l->search);
 	uint32_t gdim = l->body->view.gspace.gdim;
 	uint32_t met = nv_search_n_met(l->search), n = 0, exact = 0;
 	double sum = 0;
@@ -265,8 +268,8 @@ collect(nv_linker *l, uint32_t self, bool with_dead, float *error)
 		if (m.vertex == self || nv_body_dying(l->body, m.vertex) ||
 			!(with_dead || nv_body_live(l->body, m.vertex)))
 			continue;
-		nv_pq_decode_projected(l->body->pq,
-							   nv_store_code(l->body->store, m.vertex),
+		nv_pq_decode_projected(nv_coding_pq(coding),
+							   nv_coding_code(coding, m.vertex),
 							   l->places + (size_t) n * gdim);
 		if (m.vector != NULL)
 		{
@@ -488,19 +491,19 @@ shorten_list(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay,
 {
 	nv_candidate cand[NV_MAX_DEGREE + 1];
 	uint32_t old[NV_MAX_DEGREE + 1], picks[NV_MAX_DEGREE];
-	const nv_store *store = l->body->store;
+	const nv_coding *coding = nv_store_coding(l->body->store);
+	const nv_pq *pq = nv_coding_pq(coding);
 	uint32_t gdim = l->body->view.gspace.gdim;
 	uint32_t target = nv_prune_target(count - 1);
 	float *middle = l->list_places + (size_t) count * gdim;
 	uint32_t degree;
 
-	nv_pq_decode_projected(l->body->pq, nv_store_code(store, centre), middle);
+	nv_pq_decode_projected(pq, nv_coding_code(coding, centre), middle);
 	for (uint32_t i = 0; i < count; i++)
 	{
 		float *place = l->list_places + (size_t) i * gdim;
 
-		nv_pq_decode_projected(l->body->pq, nv_store_code(store, l->list[i]),
-							   place);
+		nv_pq_decode_projected(pq, nv_coding_code(coding, l->list[i]), place);
 		cand[i] = (nv_candidate){nv_l2sq(middle, place, gdim), i};
 		old[i] = l->list[i];
 	}
@@ -704,31 +707,41 @@ read_row(nv_linker *l, uint32_t vertex, float *row, nv_error *err)
 	return NV_OK;
 }
 
-nv_status
-nv_link_again(nv_linker *l, uint32_t vertex, float *row, nv_error *err)
+/* Inside an epoch, whose codes it uses. */
+static nv_status
+link_again(nv_linker *l, uint32_t vertex, float *row, bool replace,
+		   nv_error *err)
 {
-	nv_store *store = l->body->store;
 	uint32_t ids[NV_MAX_DEGREE], degree = 0, own;
 	nv_status status = read_row(l, vertex, row, err);
 	uint64_t word;
-	int epoch;
 
 	if (status == NV_OK)
 		status = nv_link_seek(l, row, vertex, err);
 	if (status == NV_OK)
 		status = choose_neighbours(l, vertex, ids, &degree, err);
-	if (status != NV_OK)
-		return status;
-	epoch = nv_store_enter(store);
+	if (status == NV_OK)
+		status = nv_link_read_list(l, vertex, &word, &own, err);
+	if (status == NV_OK && (replace || own == 0))
+		status = write_list(l, vertex, ids, degree, err);
+	if (status == NV_OK)
+		status = link_back_all(l, vertex, degree, err);
+	return status;
+}
+
+nv_status
+nv_link_again(nv_linker *l, uint32_t vertex, float *row, bool replace,
+			  nv_error *err)
+{
+	nv_store *store = l->body->store;
+	int epoch = nv_store_enter(store);
+	nv_status status;
+
 	if (epoch < 0)
 		return nv_fail(err, NV_ELIMIT, 0,
 					   "all %d reader slots of the index are taken",
 					   NV_EPOCH_SLOTS);
-	status = nv_link_read_list(l, vertex, &word, &own, err);
-	if (status == NV_OK && own == 0)
-		status = write_list(l, vertex, ids, degree, err);
-	if (status == NV_OK)
-		status = link_back_all(l, vertex, degree, err);
+	status = link_again(l, vertex, row, replace, err);
 	nv_store_leave(store, epoch);
 	return status;
 }

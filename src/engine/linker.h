@@ -20,7 +20,7 @@ typedef struct nv_linker
 	nv_search *search;
 	nv_insert_counters *counters; /* of the index worked for */
 
-	uint8_t *code;
+	uint8_t *code, *next_code;
 	uint8_t *record; /* one extent of the vector file */
 
 	/* candidates of a new list; places are in code space, gdim floats each */
@@ -64,17 +64,17 @@ extern nv_status nv_link_vertex(nv_linker *linker, uint32_t vertex,
 								nv_error *err);
 
 /*
- * For a consolidation.  The list of a vertex, copied into linker->list, and the
- * edge word it belongs to; inside an epoch.  Links a vertex that has lost its
- * back edges: its surroundings are sought, and its neighbours there name it
- * again; its own list is replaced only if it is empty.  row: room for its
- * vector.
+ * For vertices that are there.  The list of a vertex, copied into linker->list,
+ * and the edge word it belongs to; inside an epoch.  Links a vertex that has
+ * lost its back edges: its surroundings are sought, and its neighbours there
+ * name it again; its own list is replaced only if it is empty, or with replace.
+ * row: room for its vector.
  */
 extern nv_status nv_link_read_list(nv_linker *linker, uint32_t vertex,
 								   uint64_t *word, uint32_t *degree,
 								   nv_error *err);
 extern nv_status nv_link_again(nv_linker *linker, uint32_t vertex, float *row,
-							   nv_error *err);
+							   bool replace, nv_error *err);
 
 /* After a seek: makes the vertex a member of the entrance graph. */
 extern nv_status nv_link_promote(nv_linker *linker, uint32_t vertex,

@@ -19,6 +19,8 @@
 #include "engine_internal.h"
 
 #include "parallel.h"
+#include "retrain.h"
+#include "stored.h"
 
 #define TICK_MS 200
 /*
@@ -27,7 +29,6 @@
  */
 #define FAST_SHARE 200
 #define COPY_ROWS 256                        /* pending rows copied at a time */
-#define WINDOW (UINT64_C(1) << 20)           /* of the vector file, bytes */
 #define RETRY_NS (UINT64_C(2) * 1000000000u) /* doubled with each failure */
 #define MAX_RETRY_SHIFT 10                   /* to 34 minutes at most */
 #define GIVE_WAY_NS (UINT64_C(10) * 1000000000u)
@@ -41,6 +42,25 @@ nv_drift_start(nv_drift *drift, double trained)
 	drift->trained = trained;
 	drift->mean = trained;
 	drift->drifted = 0;
+}
+
+void
+nv_drift_restart(nv_drift *drift, double trained)
+{
+	pthread_mutex_lock(&drift->lock);
+	nv_drift_start(drift, trained);
+	pthread_mutex_unlock(&drift->lock);
+}
+
+double
+nv_drift_trained(nv_drift *drift)
+{
+	double trained;
+
+	pthread_mutex_lock(&drift->lock);
+	trained = drift->trained;
+	pthread_mutex_unlock(&drift->lock);
+	return trained;
 }
 
 void
@@ -131,18 +151,15 @@ typedef struct stored
 	uint32_t vertex;
 } stored;
 
-/* A window of the vector file. */
 typedef struct reader
 {
 	nv_body *body;
 	nv_build *build;
 	stored *list;
 	uint32_t n;
-	uint8_t *window;
-	uint64_t start, len, end; /* of the window; end of what is to be read */
+	nv_stored vectors;
 	nv_element_ref *refs;
 	uint32_t refs_room;
-	float *row;
 } reader;
 
 static int
@@ -173,38 +190,9 @@ list_stored(reader *r, nv_error *err)
 			continue;
 		nv_store_vector_extent(store, v, &offset, &len, &skip);
 		r->list[r->n++] = (stored){offset + skip, v};
-		r->end = NV_MAX(r->end, offset + len);
+		r->vectors.end = NV_MAX(r->vectors.end, offset + len);
 	}
 	qsort(r->list, r->n, sizeof(*r->list), compare_stored);
-	return NV_OK;
-}
-
-/* The record of a vertex, as it is in the file. */
-static nv_status
-read_stored(reader *r, uint32_t vertex, nv_error *err)
-{
-	nv_store *store = r->body->store;
-	uint64_t offset;
-	uint32_t len, skip;
-	nv_status status;
-
-	nv_store_vector_extent(store, vertex, &offset, &len, &skip);
-	if (offset < r->start || offset + len > r->start + r->len)
-	{
-		uint64_t most = NV_MAX(r->end, offset + len) - offset;
-
-		r->start = offset;
-		r->len = NV_MIN(WINDOW, most);
-		status = nv_file_read(nv_store_vector_file(store), r->window, r->len,
-							  offset, err);
-		if (status != NV_OK)
-		{
-			r->len = 0;
-			return status;
-		}
-	}
-	memcpy(r->row, r->window + (offset - r->start) + skip,
-		   nv_store_get_params(store)->vector_bytes);
 	return NV_OK;
 }
 
@@ -214,12 +202,12 @@ add_vertex_rows(reader *r, uint32_t vertex, nv_error *err)
 {
 	nv_store *store = r->body->store;
 	uint64_t hash = nv_store_vector_hash(store, vertex);
-	nv_status status = read_stored(r, vertex, err);
+	nv_status status = nv_stored_read(&r->vectors, vertex, err);
+	const float *row = r->vectors.row;
 	uint32_t n;
 
 	if (status == NV_OK &&
-		nv_vector_hash(r->row, nv_store_get_params(store)->vector_bytes) !=
-			hash)
+		nv_vector_hash(row, nv_store_get_params(store)->vector_bytes) != hash)
 		/* A vertex that died meanwhile may have lost its place. */
 		return nv_body_live(r->body, vertex)
 				   ? nv_fail(err, NV_ECORRUPT, 0,
@@ -234,7 +222,7 @@ add_vertex_rows(reader *r, uint32_t vertex, nv_error *err)
 		nv_journal_entry entry = {r->refs[i].element, r->refs[i].generation,
 								  hash};
 
-		status = nv_build_own_add(r->build, &entry, r->row, err);
+		status = nv_build_own_add(r->build, &entry, row, err);
 	}
 	return status;
 }
@@ -243,21 +231,13 @@ static nv_status
 add_body_rows(nv_build *build, nv_body *body, nv_error *err)
 {
 	reader r = {.body = body, .build = build};
-	nv_status status = NV_OK;
+	nv_status status = nv_stored_open(&r.vectors, body, err);
 
-	nv_assert(nv_store_get_params(body->store)->vector_bytes ==
-			  nv_store_get_params(body->store)->dim * sizeof(float));
-	nv_assert(nv_store_vector_extent_max(body->store) <= WINDOW);
-	r.window = aligned_alloc(NV_BLOCK, WINDOW);
-	r.row = nv_alloc(nv_store_get_params(body->store)->vector_bytes);
-	if (r.window == NULL || r.row == NULL)
-		status = nv_fail(err, NV_ENOMEM, 0, "no memory to read vectors");
 	if (status == NV_OK)
 		status = list_stored(&r, err);
 	for (uint32_t i = 0; i < r.n && status == NV_OK; i++)
 		status = add_vertex_rows(&r, r.list[i].vertex, err);
-	free(r.window);
-	free(r.row);
+	nv_stored_close(&r.vectors);
 	free(r.list);
 	free(r.refs);
 	return status;
@@ -419,14 +399,14 @@ is_barred(const nv_index *index)
 		   nv_now_ns() < index->plan.after_ns;
 }
 
-static bool
-fits(const nv_index *index, uint64_t rows)
+bool
+nv_renew_fits(const nv_index *index, uint64_t rows, uint64_t beside)
 {
 	nv_engine *engine = index->engine;
 	uint32_t threads = nv_parallel_threads(atomic_load(&engine->build_threads));
 
 	return rows < NV_MAX_VERTICES &&
-		   nv_build_memory(&index->params, rows, threads) <=
+		   nv_build_memory(&index->params, rows, threads) + beside <=
 			   atomic_load(&engine->build_memory);
 }
 
@@ -460,24 +440,6 @@ outgrown(nv_index *index, const view *v)
 
 	return v->vertices + v->pending >= factor * body->built ||
 		   nv_drift_too_far(&body->drift, v->vertices);
-}
-
-/* Codes that can only be mended by whoever sets build_memory: say so, once. */
-static void
-note_unsuited(nv_index *index, const view *v)
-{
-	nv_body *body = index->body;
-	uint64_t rows = v->vertices + v->pending;
-
-	if (body == NULL || body->drift.told ||
-		!nv_drift_too_far(&body->drift, v->vertices) || fits(index, rows))
-		return;
-	body->drift.told = true;
-	nv_log(NV_LOG_WARNING,
-		   "codes of %s no longer suit its rows, but a build over %llu rows "
-		   "does not fit navis.build_memory: searches load more vectors or "
-		   "find fewer rows",
-		   index->title, (unsigned long long) rows);
 }
 
 /* From here on pending_memory is nearly full. */
@@ -541,8 +503,8 @@ decide(nv_index *index)
 	{
 		look(index, &v);
 		wanted = backlog_wanted(index, &v);
-		note_unsuited(index, &v);
-		if (fits(index, v.vertices + NV_MAX(v.pending, wanted)))
+		if (nv_renew_fits(index, v.vertices + NV_MAX(v.pending, wanted),
+						  atomic_load(&engine->retrain_bytes)))
 		{
 			bool backlog = v.pending >= wanted;
 
@@ -553,8 +515,12 @@ decide(nv_index *index)
 			if (backlog && better_later(index, &v))
 				renewal = NV_RENEWAL_DUE;
 			else
-				now = backlog || (index->body != NULL && outgrown(index, &v));
+				now = backlog;
 		}
+		if (!now && renewal != NV_RENEWAL_DUE && index->body != NULL)
+			now = outgrown(index, &v) &&
+				  nv_renew_fits(index, v.vertices + v.pending,
+								atomic_load(&engine->retrain_bytes));
 	}
 	/* Builds of others go first. */
 	if (now && (atomic_load(&engine->build_bytes) > 0 ||
@@ -666,10 +632,13 @@ nv_renew_give_way(nv_engine *engine)
 {
 	uint64_t end = nv_now_ns() + GIVE_WAY_NS;
 
-	if (!atomic_load(&engine->renewing))
+	if (!atomic_load(&engine->renewing) &&
+		atomic_load(&engine->retrain_bytes) == 0)
 		return false;
 	atomic_store(&engine->renew_after_ns, end);
-	while (atomic_load(&engine->renewing) && nv_now_ns() < end)
+	while ((atomic_load(&engine->renewing) ||
+			atomic_load(&engine->retrain_bytes) > 0) &&
+		   nv_now_ns() < end)
 	{
 		cancel_own(engine);
 		nv_pause(engine, 10000);

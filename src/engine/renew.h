@@ -68,11 +68,14 @@ typedef struct nv_drift
 	double trained; /* nv_pq_report's error */
 	double mean;
 	uint64_t drifted; /* rows that came while the mean was too high */
-	bool told;        /* that it cannot be mended; the renewer's own */
+	bool told;        /* that it cannot be mended; the retrainer's own */
 } nv_drift;
 
 /* The lock is the body's to make. */
 extern void nv_drift_start(nv_drift *drift, double trained);
+/* The same while others use it: another codebook, of this error. */
+extern void nv_drift_restart(nv_drift *drift, double trained);
+extern double nv_drift_trained(nv_drift *drift);
 /* One row was encoded with this squared error. */
 extern void nv_drift_add(nv_drift *drift, double error);
 /* The running mean as a factor of the error at training. */
@@ -93,6 +96,10 @@ typedef struct nv_renew_plan
 extern void *nv_renewer_main(void *arg);
 /* A build that is due, on the caller's thread.  False: none is. */
 extern bool nv_renew_next(nv_engine *engine);
+
+/* A build over so many rows fits navis.build_memory, beside so many bytes. */
+extern bool nv_renew_fits(const nv_index *index, uint64_t rows,
+						  uint64_t beside);
 
 /* A row was linked in so much time by one thread. */
 extern void nv_renew_note_link(nv_index *index, uint64_t ns);

@@ -95,10 +95,10 @@ place_of(void *arg, uint32_t i)
 static void
 set_centre(nv_rewire *r, uint32_t vertex)
 {
-	const nv_body *body = r->linker->body;
-
-	nv_pq_decode_projected(body->pq, nv_store_code(body->store, vertex),
-						   r->centre);
+	/* One coding for all of a list: their spaces differ. */
+	r->coding = nv_store_coding(r->linker->body->store);
+	nv_pq_decode_projected(nv_coding_pq(r->coding),
+						   nv_coding_code(r->coding, vertex), r->centre);
 	nv_visited_clear(&r->met);
 }
 
@@ -109,7 +109,8 @@ add_candidate(nv_rewire *r, uint32_t i, uint32_t vertex)
 	const nv_body *body = r->linker->body;
 	float *place = place_at(r, i);
 
-	nv_pq_decode_projected(body->pq, nv_store_code(body->store, vertex), place);
+	nv_pq_decode_projected(nv_coding_pq(r->coding),
+						   nv_coding_code(r->coding, vertex), place);
 	r->vertex[i] = vertex;
 	r->cand[i].id = i;
 	r->cand[i].dist = nv_l2sq(r->centre, place, body->view.gspace.gdim);

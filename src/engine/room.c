@@ -7,7 +7,8 @@
  * name it are rewritten, out of place, and their old places come back with the
  * next checkpoint.  That one writes what has changed of the state beside what
  * the last one wrote: of map and elements all may have, of codes only those of
- * new vertices.  The files grow in steps, so that this is seldom asked in vain.
+ * new vertices, or all when they were replaced.  The files grow in steps, so
+ * that this is seldom asked in vain.
  *
  * A checkpoint makes room for what it is about to save before its cut: without
  * space it ends there, and nothing has happened.
@@ -57,6 +58,20 @@ dirty_segments(nv_array *array, uint64_t n, uint64_t changes)
 				  atomic_load(&array->dirty) + changes);
 }
 
+/* Segments of codes, and those that may be dirty; they may be replaced. */
+static void
+count_codes(nv_store *store, uint64_t vertices, uint64_t changes, uint64_t *all,
+			uint64_t *dirty)
+{
+	nv_array *codes;
+
+	pthread_rwlock_rdlock(&store->gate);
+	codes = nv_store_codes(store);
+	*all = nv_array_segments(codes, vertices);
+	*dirty = dirty_segments(codes, vertices, changes);
+	pthread_rwlock_unlock(&store->gate);
+}
+
 /*
  * Places of the file while the next root is written and the last one counts;
  * any: everything but codes may change until then.
@@ -68,18 +83,17 @@ places_for(nv_store *store, uint64_t rows, bool any)
 						(uint64_t) NV_MAX_WRITERS * nv_unit_records(store);
 	uint64_t elements = atomic_load(&store->elements) + rows;
 	uint64_t all = any ? UINT32_MAX : SLACK_SEGMENTS;
-	uint64_t blobs = blob_segments(store);
-	uint64_t entries = nv_array_segments(&store->map, vertices) +
-					   nv_array_segments(&store->element_map, elements) +
-					   nv_array_segments(&store->codes, vertices) + blobs;
-	uint64_t table = entries / NV_TABLE_ENTRIES + 1;
-	uint64_t fresh =
-		dirty_segments(&store->map, vertices, all) +
-		dirty_segments(&store->element_map, elements, all) +
-		dirty_segments(&store->codes, vertices, rows + SLACK_SEGMENTS) + blobs +
-		table;
+	uint64_t blobs = blob_segments(store), codes, dirty_codes;
 	uint64_t named = atomic_load(&store->state.published);
+	uint64_t entries, table, fresh;
 
+	count_codes(store, vertices, rows + SLACK_SEGMENTS, &codes, &dirty_codes);
+	entries = nv_array_segments(&store->map, vertices) +
+			  nv_array_segments(&store->element_map, elements) + codes + blobs;
+	table = entries / NV_TABLE_ENTRIES + 1;
+	fresh = dirty_segments(&store->map, vertices, all) +
+			dirty_segments(&store->element_map, elements, all) + dirty_codes +
+			blobs + table;
 	/* One that is being written may name more. */
 	if (any && named > 0)
 		named = NV_MAX(named, entries + table);

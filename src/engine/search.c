@@ -72,6 +72,7 @@ typedef struct kept_list
 struct nv_search
 {
 	const nv_view *view;
+	const nv_coding *coding; /* what it began with */
 	nv_search_options options;
 	nv_phase_of_search phase;
 	int epoch; /* slot, or -1 */
@@ -189,7 +190,8 @@ room(void *pointer, size_t *capacity, size_t bytes)
 }
 
 static nv_status
-check_options(const nv_view *view, const nv_search_options *o, nv_error *err)
+check_options(const nv_view *view, const nv_pq *pq, const nv_search_options *o,
+			  nv_error *err)
 {
 	const nv_store_params *params = nv_store_get_params(view->store);
 
@@ -200,14 +202,14 @@ check_options(const nv_view *view, const nv_search_options *o, nv_error *err)
 					   "entrance list %u",
 					   o->k, o->beam_width, o->entrance_list);
 	if (view->gspace.dim != params->dim ||
-		params->vector_bytes != params->dim * sizeof(float) ||
-		nv_pq_gdim(view->pq) != view->gspace.gdim ||
-		nv_pq_stride(view->pq) != params->code_stride)
+		params->vector_bytes != params->dim * sizeof(float) || pq == NULL ||
+		nv_pq_gdim(pq) != view->gspace.gdim ||
+		nv_pq_stride(pq) != params->code_stride)
 		return nv_fail(err, NV_EINVAL, 0,
 					   "search does not fit its index: %u dimensions of %u "
 					   "bytes, code of %u bytes in steps of %u",
-					   params->dim, params->vector_bytes, nv_pq_bytes(view->pq),
-					   params->code_stride);
+					   params->dim, params->vector_bytes,
+					   pq != NULL ? nv_pq_bytes(pq) : 0, params->code_stride);
 	return NV_OK;
 }
 
@@ -226,30 +228,45 @@ take_epoch(nv_search *s, nv_store *store, uint8_t *buffer, nv_error *err)
 	return NV_OK;
 }
 
+/* Memory for the query; false: there is none. */
+static bool
+take_room(nv_search *s, const nv_view *view, const nv_search_options *options)
+{
+	size_t table = nv_pq_table_size(nv_coding_pq(s->coding));
+	size_t mapped = view->gspace.gdim * sizeof(float);
+
+	return room(&s->query, &s->cap_query, view->gspace.dim * sizeof(float)) &&
+		   room(&s->mapped, &s->cap_mapped, mapped) &&
+		   room(&s->turned, &s->cap_turned, 2 * mapped) &&
+		   room(&s->table, &s->cap_table, table * sizeof(float)) &&
+		   room(&s->seeds, &s->cap_seeds,
+				options->entrance_list * sizeof(*s->seeds));
+}
+
 nv_status
 nv_search_start(nv_search *s, const nv_view *view,
 				const nv_search_options *options, const float *query,
 				uint8_t *buffer, nv_error *err)
 {
-	size_t query_bytes = (size_t) view->gspace.dim * sizeof(float);
-	size_t mapped_bytes = (size_t) view->gspace.gdim * sizeof(float);
-	size_t table_bytes = nv_pq_table_size(view->pq) * sizeof(float);
-	nv_status status = check_options(view, options, err);
+	nv_status status;
 
-	nv_assert(s->epoch < 0);
+	s->view = view;
+	s->phase = PHASE_IDLE;
+	status = take_epoch(s, view->store, buffer, err);
 	if (status != NV_OK)
 		return status;
-	if (!room(&s->query, &s->cap_query, query_bytes) ||
-		!room(&s->mapped, &s->cap_mapped, mapped_bytes) ||
-		!room(&s->turned, &s->cap_turned, 2 * mapped_bytes) ||
-		!room(&s->table, &s->cap_table, table_bytes) ||
-		!room(&s->seeds, &s->cap_seeds,
-			  options->entrance_list * sizeof(*s->seeds)))
-		return nv_fail(err, NV_ENOMEM, 0, "no memory for a search");
-	s->view = view;
+	s->coding = nv_store_coding(view->store);
+	status = check_options(view, nv_coding_pq(s->coding), options, err);
+	if (status == NV_OK && !take_room(s, view, options))
+		status = nv_fail(err, NV_ENOMEM, 0, "no memory for a search");
+	if (status != NV_OK)
+	{
+		let_go(s);
+		return status;
+	}
 	s->options = *options;
 	s->options.list_size = NV_MAX(options->list_size, options->k);
-	memcpy(s->query, query, query_bytes);
+	memcpy(s->query, query, view->gspace.dim * sizeof(float));
 	nv_visited_clear(&s->visited);
 	nv_cand_pool_clear(&s->pool, s->options.list_size);
 	nv_rerank_clear(&s->rerank);
@@ -257,11 +274,8 @@ nv_search_start(nv_search *s, const nv_view *view,
 	memset(&s->error, 0, sizeof(s->error));
 	s->n_block = s->next_place = s->n_seeds = 0;
 	s->n_lists = s->n_list_ids = 0;
-	s->phase = PHASE_IDLE;
-	status = take_epoch(s, view->store, buffer, err);
-	if (status == NV_OK)
-		s->phase = PHASE_SEED;
-	return status;
+	s->phase = PHASE_SEED;
+	return NV_OK;
 }
 
 /* --- Scoring --- */
@@ -291,8 +305,8 @@ score(nv_search *s)
 		return true;
 	if (!nv_cand_pool_reserve(&s->pool, n))
 		return false;
-	nv_adc_scan(s->table, nv_pq_bytes(s->view->pq), s->block_code, n,
-				s->block_dist);
+	nv_adc_scan(s->table, nv_pq_bytes(nv_coding_pq(s->coding)), s->block_code,
+				n, s->block_dist);
 	n = nv_cand_pool_offer(&s->pool, s->block_id, s->block_dist, n,
 						   s->block_rank);
 	open_ranks(s, n);
@@ -305,7 +319,7 @@ gather(nv_search *s, const uint32_t *ids, uint32_t n)
 {
 	const nv_store *store = s->view->store;
 	uint32_t vertices = nv_store_vertices(store);
-	uint32_t code_bytes = nv_pq_bytes(s->view->pq);
+	uint32_t code_bytes = nv_pq_bytes(nv_coding_pq(s->coding));
 
 	nv_assert(n <= SCORE_BLOCK);
 	if (s->n_block + n > SCORE_BLOCK && !score(s))
@@ -326,7 +340,7 @@ gather(nv_search *s, const uint32_t *ids, uint32_t n)
 		if (!nv_visited_add(&s->visited, ids[i]))
 			continue;
 		/* A random place in memory: fetched while the block fills. */
-		code = nv_store_code(store, ids[i]);
+		code = nv_coding_code(s->coding, ids[i]);
 		for (uint32_t b = 0; b < code_bytes; b += CACHE_LINE)
 			__builtin_prefetch(code + b);
 		__builtin_prefetch(code + code_bytes - 1);
@@ -387,6 +401,7 @@ static bool
 seed(nv_search *s)
 {
 	const nv_view *view = s->view;
+	const nv_pq *pq = nv_coding_pq(s->coding);
 	const nv_entrance *entrance = view->entrance;
 	uint32_t n = 0;
 	uint32_t id;
@@ -395,9 +410,9 @@ seed(nv_search *s)
 		nv_gspace_row(&view->gspace, s->query, s->mapped);
 	else
 		nv_gspace_query(&view->gspace, s->query, s->mapped);
-	nv_pq_project(view->pq, s->mapped, view->gspace.gdim, 1, s->turned,
+	nv_pq_project(pq, s->mapped, view->gspace.gdim, 1, s->turned,
 				  s->turned + view->gspace.gdim);
-	nv_pq_table_projected(view->pq, s->turned, s->table);
+	nv_pq_table_projected(pq, s->turned, s->table);
 	if (entrance != NULL && !s->options.from_medoid)
 	{
 		if (!room(&s->scratch, &s->cap_scratch,
@@ -900,6 +915,12 @@ const float *
 nv_search_mapped(const nv_search *s)
 {
 	return s->mapped;
+}
+
+const nv_coding *
+nv_search_coding(const nv_search *s)
+{
+	return s->coding;
 }
 
 const float *

@@ -32,8 +32,7 @@
 /* What a search sees of an index; stays valid while any search uses it. */
 typedef struct nv_view
 {
-	nv_store *store;
-	const nv_pq *pq;
+	nv_store *store; /* with a codebook: nv_store_use_pq */
 	/* Both are replaced by a consolidation: what is read lasts an epoch. */
 	_Atomic(nv_entrance *) entrance; /* may be NULL */
 	_Atomic uint32_t medoid;
@@ -110,7 +109,10 @@ extern nv_status nv_search_start(nv_search *search, const nv_view *view,
 								 const float *query, uint8_t *buffer,
 								 nv_error *err);
 
-/* Goes on after DONE: k and list_size not smaller than before. */
+/*
+ * Goes on after DONE: k and list_size not smaller than before.  The codes it
+ * began with must last: see nv_cursor_enter.
+ */
 extern nv_status nv_search_more(nv_search *search, uint32_t k,
 								uint32_t list_size, uint32_t window,
 								uint8_t *buffer, nv_error *err);
@@ -153,6 +155,8 @@ extern uint32_t nv_search_n_met(const nv_search *search);
 extern nv_met nv_search_met(const nv_search *search, uint32_t i);
 /* The query in graph and in code space; entrance members it began with. */
 extern const float *nv_search_mapped(const nv_search *search);
+/* The codes it uses; they last as long as the epoch of whoever began it. */
+extern const nv_coding *nv_search_coding(const nv_search *search);
 extern const float *nv_search_turned(const nv_search *search);
 extern uint32_t nv_search_seeds(const nv_search *search,
 								const nv_candidate **seeds);

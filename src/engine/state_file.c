@@ -55,7 +55,7 @@ list_arrays(nv_store *store, uint64_t vertices, uint64_t elements,
 	count[0] = vertices;
 	array[1] = &store->element_map;
 	count[1] = elements;
-	array[2] = &store->codes;
+	array[2] = nv_store_codes(store);
 	count[2] = vertices;
 }
 
@@ -539,7 +539,8 @@ check_entries(nv_store *store, const nv_root *root, nv_error *err)
 {
 	const nv_blob_data *codebook = store->blob[NV_BLOB_CODEBOOK];
 	uint32_t label = codebook != NULL ? codebook->crc : 0;
-	uint64_t code_segments = nv_array_segments(&store->codes, root->vertices);
+	uint64_t code_segments =
+		nv_array_segments(nv_store_codes(store), root->vertices);
 
 	for (uint32_t v = 0; v < root->vertices; v++)
 	{
@@ -562,12 +563,13 @@ check_entries(nv_store *store, const nv_root *root, nv_error *err)
 						   (uint32_t) root->vertices);
 	}
 	for (uint64_t i = 0; i < code_segments; i++)
-		if (nv_array_segment(&store->codes, i)->label != label)
+		if (nv_array_segment(nv_store_codes(store), i)->label != label)
 			return nv_fail(err, NV_ECORRUPT, 0,
 						   "code segment %llu belongs to codebook %08x, the "
 						   "codebook is %08x",
 						   (unsigned long long) i,
-						   nv_array_segment(&store->codes, i)->label, label);
+						   nv_array_segment(nv_store_codes(store), i)->label,
+						   label);
 	return NV_OK;
 }
 
@@ -637,7 +639,7 @@ load_root(nv_store *store, const nv_root *root, nv_error *err)
 					   nv_vector_file_size(root->vector_bytes, root->records),
 					   &vector_bytes, err);
 	if (status == NV_OK)
-		status = nv_array_init(&store->codes, root->code_stride, err);
+		status = nv_array_init(nv_store_codes(store), root->code_stride, err);
 	if (status == NV_OK)
 		status = load_segments(store, root, err);
 	if (status != NV_OK)
@@ -664,7 +666,7 @@ forget(nv_store *store, nv_error *err)
 		nv_blob_drop(store->blob[b]);
 		store->blob[b] = NULL;
 	}
-	nv_array_free(&store->codes);
+	nv_array_free(nv_store_codes(store));
 	nv_array_free(&store->map);
 	nv_array_free(&store->element_map);
 	memset(store->state.used, 0, store->state.capacity);

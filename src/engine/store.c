@@ -58,6 +58,7 @@ init_locks(nv_store *store)
 	init_gate(store);
 	pthread_mutex_init(&store->extend, NULL);
 	pthread_mutex_init(&store->blob_lock, NULL);
+	pthread_mutex_init(&store->recode_lock, NULL);
 	pthread_mutex_init(&store->writers_lock, NULL);
 	pthread_mutex_init(&store->checkpoint, NULL);
 	pthread_mutex_init(&store->vectors.growing, NULL);
@@ -89,7 +90,9 @@ store_alloc(const char *dir, nv_cache *cache, nv_store **out, nv_error *err)
 	store->rmw.least_sealed = NV_RMW_MIN_SEALED;
 	atomic_store(&store->epoch, 1);
 	store->dir = strdup(dir);
-	if (store->dir == NULL || nv_epochs_init(&store->readers, err) != NV_OK ||
+	atomic_store(&store->coding, nv_coding_create());
+	if (store->dir == NULL || atomic_load(&store->coding) == NULL ||
+		nv_epochs_init(&store->readers, err) != NV_OK ||
 		nv_array_init(&store->map, NV_MAP_ENTRY, err) != NV_OK ||
 		nv_array_init(&store->element_map, NV_ELEMENT_ENTRY, err) != NV_OK)
 	{
@@ -135,7 +138,7 @@ nv_store_create(const char *dir, const nv_store_params *params, nv_cache *cache,
 	if (status != NV_OK)
 		return status;
 	store->params = *params;
-	status = nv_array_init(&store->codes, params->code_stride, err);
+	status = nv_array_init(nv_store_codes(store), params->code_stride, err);
 	if (status == NV_OK)
 		status = open_files(store, NV_FILE_CREATE, err);
 	if (status == NV_OK)
@@ -156,19 +159,20 @@ nv_store_set_code_stride(nv_store *store, uint32_t stride, nv_error *err)
 	nv_store_params params = store->params;
 	nv_status status;
 
-	if (params.code_stride != 0 || atomic_load(&store->codes.memory) != 0)
+	if (params.code_stride != 0 ||
+		atomic_load(&nv_store_codes(store)->memory) != 0)
 		return nv_fail(err, NV_EINVAL, 0, "code size is %u bytes already",
 					   params.code_stride);
 	params.code_stride = stride;
 	status = nv_check_params(&params, NV_EINVAL, err);
 	if (status != NV_OK)
 		return status;
-	nv_array_free(&store->codes);
+	nv_array_free(nv_store_codes(store));
 	store->params = params;
-	status = nv_array_init(&store->codes, stride, err);
+	status = nv_array_init(nv_store_codes(store), stride, err);
 	if (status == NV_OK)
-		status =
-			nv_array_grow(&store->codes, atomic_load(&store->vertices), err);
+		status = nv_array_grow(nv_store_codes(store),
+							   atomic_load(&store->vertices), err);
 	return status;
 }
 
@@ -220,6 +224,7 @@ destroy_locks(nv_store *store)
 	pthread_rwlock_destroy(&store->gate);
 	pthread_mutex_destroy(&store->extend);
 	pthread_mutex_destroy(&store->blob_lock);
+	pthread_mutex_destroy(&store->recode_lock);
 	pthread_mutex_destroy(&store->writers_lock);
 	pthread_mutex_destroy(&store->checkpoint);
 	pthread_mutex_destroy(&store->vectors.growing);
@@ -264,7 +269,9 @@ nv_store_close(nv_store *store)
 	nv_vectors_end_bulk(store);
 	nv_array_free(&store->map);
 	nv_array_free(&store->element_map);
-	nv_array_free(&store->codes);
+	nv_coding_free(atomic_load(&store->coding));
+	nv_coding_free(atomic_load(&store->next_coding));
+	nv_coding_free(store->left_coding);
 	nv_retire_free(&store->retired);
 	nv_epochs_free(&store->readers);
 	free(store->vectors.free_units);
@@ -350,12 +357,6 @@ uint64_t
 nv_store_vector_hash(const nv_store *store, uint32_t vertex)
 {
 	return atomic_load(nv_map_field(store, vertex, NV_MAP_HASH));
-}
-
-const uint8_t *
-nv_store_code(const nv_store *store, uint32_t vertex)
-{
-	return nv_array_entry(&store->codes, vertex);
 }
 
 int
@@ -502,6 +503,18 @@ nv_blob_alloc(size_t len)
 	return blob;
 }
 
+nv_blob_data *
+nv_blob_make(const uint8_t *bytes, size_t len)
+{
+	nv_blob_data *blob = nv_blob_alloc(len);
+
+	if (blob == NULL)
+		return NULL;
+	memcpy(blob->bytes, bytes, len);
+	blob->crc = nv_crc32c(0, blob->bytes, len);
+	return blob;
+}
+
 void
 nv_blob_drop(nv_blob_data *blob)
 {
@@ -525,11 +538,9 @@ nv_store_set_blob(nv_store *store, nv_blob which, const uint8_t *bytes,
 		return nv_fail(err, NV_EINVAL, 0, "a blob of %zu bytes", len);
 	if (len > 0)
 	{
-		blob = nv_blob_alloc(len);
+		blob = nv_blob_make(bytes, len);
 		if (blob == NULL)
 			return nv_fail(err, NV_ENOMEM, 0, "no memory for %zu bytes", len);
-		memcpy(blob->bytes, bytes, len);
-		blob->crc = nv_crc32c(0, blob->bytes, len);
 	}
 	pthread_rwlock_rdlock(&store->gate);
 	pthread_mutex_lock(&store->blob_lock);
@@ -610,7 +621,7 @@ nv_store_get_stats(nv_store *store, nv_store_stats *stats)
 	stats->state_bytes = atomic_load(&store->state.size);
 	stats->memory_map = atomic_load(&store->map.memory);
 	stats->memory_elements = atomic_load(&store->element_map.memory);
-	stats->memory_codes = atomic_load(&store->codes.memory);
+	stats->memory_codes = nv_codings_memory(store);
 	stats->memory_other = other_memory(store);
 	stats->rmw_pages = atomic_load(&store->rmw.count);
 	for (int u = 0; u < NV_CACHE_USERS; u++)

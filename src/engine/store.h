@@ -104,10 +104,29 @@ extern const nv_store_params *nv_store_get_params(const nv_store *store);
 extern uint32_t nv_store_vertices(const nv_store *store); /* ids 0 .. n - 1 */
 extern uint64_t nv_store_elements(const nv_store *store); /* ids 0 .. n - 1 */
 
-/* Map entry and code of a vertex; the edge word is loaded with acquire. */
+/* Map entry of a vertex; the edge word is loaded with acquire. */
 extern uint64_t nv_store_edge_word(const nv_store *store, uint32_t vertex);
 extern uint64_t nv_store_vector_hash(const nv_store *store, uint32_t vertex);
+
+/*
+ * Codes of all vertices, and the codebook they were made with.  They may be
+ * replaced by others (below, "Replacing all codes"): whoever asks for them
+ * inside an epoch may use what he got until he leaves it, and does not mix it
+ * with what he gets later.  Without a codebook (nv_store_use_pq) its pq is
+ * NULL.
+ */
+typedef struct nv_coding nv_coding;
+
+extern const nv_coding *nv_store_coding(const nv_store *store);
+extern const nv_pq *nv_coding_pq(const nv_coding *coding);
+extern const uint8_t *nv_coding_code(const nv_coding *coding, uint32_t vertex);
+/* Of the codes in use; for whoever knows that nobody replaces them. */
 extern const uint8_t *nv_store_code(const nv_store *store, uint32_t vertex);
+/*
+ * The codebook of a store that was opened or filled, before others use it; it
+ * stays the caller's, who frees it after the store is closed.
+ */
+extern void nv_store_use_pq(nv_store *store, const nv_pq *pq);
 
 /* Element entry: vertex (NV_NO_VERTEX: none) and generation, read as one. */
 extern uint32_t nv_store_element(const nv_store *store, uint32_t element,
@@ -315,6 +334,22 @@ extern nv_status nv_store_enter_vertex(nv_writer *writer, uint64_t hash,
 									   nv_error *err);
 
 /*
+ * The same while codes may be replaced: what they were made by, as
+ * nv_store_codings said inside the epoch that the caller is in.  NV_EBUSY: not
+ * so any more, encode again.
+ */
+typedef struct nv_vertex_codes
+{
+	const nv_coding *coding, *next; /* next: NULL, nothing is in the making */
+	const uint8_t *code, *next_code;
+} nv_vertex_codes;
+
+extern void nv_store_codings(const nv_store *store, nv_vertex_codes *codes);
+extern nv_status nv_store_enter_coded(nv_writer *writer, uint64_t hash,
+									  const nv_vertex_codes *codes,
+									  uint32_t *vertex, nv_error *err);
+
+/*
  * The vertex has its list and all its back edges: sets the linked bit, which
  * relinking keeps.  NV_EINVAL: it has no list.
  */
@@ -335,6 +370,44 @@ extern nv_status nv_store_free_vertex(nv_store *store, uint32_t vertex,
  * takes them out of RMW.  Called by whoever has time; checkpoints call it.
  */
 extern nv_status nv_store_write_back(nv_store *store, nv_error *err);
+
+/* --- Replacing all codes (coding.c) --- */
+
+/*
+ * One at a time a store, by one thread: begin; codes for every vertex there is
+ * then (those that come later bring theirs); switch, or abort.  Afterwards,
+ * when all who were inside an epoch have left it, free.  Nothing of it is in
+ * any root before the switch; codes and codebook of a root always fit.  The
+ * codes need as much memory as those in use, and are code_stride bytes apart;
+ * pq must last until free.
+ */
+extern nv_status nv_store_recode_begin(nv_store *store, const nv_pq *pq,
+									   nv_error *err);
+/*
+ * Codes, code_stride bytes apart, of n vertices whose vectors had these hashes
+ * when they were read; what has got another vector meanwhile has its code.
+ */
+extern void nv_store_recode(nv_store *store, const uint32_t *vertex,
+							const uint64_t *hash, const uint8_t *codes,
+							uint32_t n);
+/*
+ * The new codes are those in use, and these the blobs that belong to them; the
+ * one of calibration is gone.  Waits for a checkpoint that runs.
+ */
+extern nv_status nv_store_recode_switch(nv_store *store,
+										const uint8_t *codebook,
+										size_t codebook_len,
+										const uint8_t *meta, size_t meta_len,
+										nv_error *err);
+/*
+ * The codes in use of such vertices, out of the way of who enters new ones;
+ * those of vertices with another vector are left as they are.
+ */
+extern void nv_store_recode_old(nv_store *store, const uint32_t *vertex,
+								const uint64_t *hash, uint8_t *codes,
+								uint32_t n);
+extern void nv_store_recode_abort(nv_store *store);
+extern void nv_store_recode_free(nv_store *store);
 
 /* --- Checkpoint --- */
 

@@ -478,7 +478,25 @@ extern nv_status nv_state_reserve(nv_store *store, uint64_t places,
 /* Of a root, its own field taken as 0. */
 extern uint32_t nv_root_crc(const nv_root *root);
 extern nv_blob_data *nv_blob_alloc(size_t len);
+/* A blob of these bytes; NULL: no memory. */
+extern nv_blob_data *nv_blob_make(const uint8_t *bytes, size_t len);
 extern void nv_blob_drop(nv_blob_data *blob);
+
+/* --- Codes --- */
+
+/* Codes of all vertices. */
+struct nv_coding
+{
+	nv_array codes;
+	const nv_pq *pq; /* what they mean; whoever opened the store says it */
+};
+
+extern nv_coding *nv_coding_create(void);
+extern void nv_coding_free(nv_coding *coding);
+/* Bytes of all codes there are; takes the gate. */
+extern uint64_t nv_codings_memory(nv_store *store);
+/* Room for n codes wherever new vertices get one; the gate is held. */
+extern nv_status nv_codings_grow(nv_store *store, uint64_t n, nv_error *err);
 
 /* --- The store --- */
 
@@ -523,8 +541,12 @@ struct nv_store
 
 	_Atomic uint32_t vertices;
 	_Atomic uint64_t elements;
-	nv_array map, element_map, codes;
-	pthread_mutex_t extend; /* number of elements */
+	nv_array map, element_map;
+	_Atomic(nv_coding *) coding;      /* codes in use */
+	_Atomic(nv_coding *) next_coding; /* others in the making, or NULL; gate */
+	nv_coding *left_coding; /* replaced, and maybe in use yet; see coding.c */
+	pthread_mutex_t recode_lock; /* codes of next_coding, and their hashes */
+	pthread_mutex_t extend;      /* number of elements */
 
 	pthread_mutex_t blob_lock;
 	nv_blob_data *blob[NV_BLOBS];
@@ -583,6 +605,14 @@ nv_next_sequence(nv_store *store)
  * numbers of their files.  Nobody has a store open.
  */
 extern void nv_store_number_files(uint32_t first);
+
+/* Of the codes in use; inside an epoch, the gate or a checkpoint. */
+static inline nv_array *
+nv_store_codes(const nv_store *store)
+{
+	return &atomic_load(&store->coding)->codes;
+}
+
 /* Nothing is published from here on; why may be NULL. */
 extern void nv_store_fail(nv_store *store, const nv_error *why);
 /* NV_OK, or the error of a store that has failed. */

@@ -274,9 +274,9 @@ collect_one(nv_sweep *s, uint32_t vertex, nv_error *err)
 	if (epoch < 0)
 		return no_reader_slot(err);
 	status = nv_link_read_list(s->linker, vertex, &word, &degree, err);
-	nv_store_leave(store, epoch);
 	if (status == NV_OK)
 		nv_rewire_collect(s->rewire, vertex, s->linker->list, degree);
+	nv_store_leave(store, epoch);
 	return status;
 }
 
@@ -441,7 +441,7 @@ nv_sweep_rewrite(nv_sweep *s, nv_error *err)
 static nv_status
 link_again(nv_sweep *s, uint32_t vertex, nv_error *err)
 {
-	nv_status status = nv_link_again(s->linker, vertex, s->row, err);
+	nv_status status = nv_link_again(s->linker, vertex, s->row, false, err);
 
 	/* Nothing but the dying around: the next run finds it again. */
 	return status == NV_EBUSY ? NV_OK : status;

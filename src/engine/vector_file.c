@@ -69,8 +69,9 @@ enter(nv_store *store, uint32_t first, const uint64_t *hashes, uint32_t n,
 	status = nv_array_touch(&store->map, (uint64_t) first * NV_MAP_ENTRY,
 							(uint64_t) n * NV_MAP_ENTRY, epoch, err);
 	if (status == NV_OK)
-		status = nv_array_touch(&store->codes, (uint64_t) first * stride,
-								(uint64_t) n * stride, epoch, err);
+		status =
+			nv_array_touch(nv_store_codes(store), (uint64_t) first * stride,
+						   (uint64_t) n * stride, epoch, err);
 	if (status != NV_OK)
 		return status;
 	atomic_store(&store->vertices, first + n);
@@ -110,7 +111,8 @@ nv_store_bulk_vectors(nv_store *store, const void *vectors, size_t stride,
 		memset(vf->buffer, 0, NV_VECTOR_BUFFER);
 	status = nv_array_grow(&store->map, (uint64_t) first + n, err);
 	if (status == NV_OK)
-		status = nv_array_grow(&store->codes, (uint64_t) first + n, err);
+		status =
+			nv_array_grow(nv_store_codes(store), (uint64_t) first + n, err);
 	for (uint32_t i = 0; i < n && status == NV_OK; i++)
 		status = append(vf, (const uint8_t *) vectors + i * stride, bytes,
 						nv_record_offset(bytes, (uint64_t) first + i), err);
@@ -147,10 +149,10 @@ nv_store_bulk_codes(nv_store *store, const uint8_t *codes, nv_error *err)
 	if (stride == 0)
 		return nv_fail(err, NV_EINVAL, 0, "this index has no codes");
 	pthread_rwlock_rdlock(&store->gate);
-	status = nv_array_touch(&store->codes, 0, n * stride,
+	status = nv_array_touch(nv_store_codes(store), 0, n * stride,
 							atomic_load(&store->epoch), err);
 	for (uint64_t v = 0; v < n && status == NV_OK; v += NV_CHUNK_ENTRIES)
-		memcpy(nv_array_entry(&store->codes, v), codes + v * stride,
+		memcpy(nv_array_entry(nv_store_codes(store), v), codes + v * stride,
 			   NV_MIN(n - v, NV_CHUNK_ENTRIES) * stride);
 	atomic_store(&store->dirty, true);
 	pthread_rwlock_unlock(&store->gate);

@@ -232,8 +232,6 @@ extend_vertices(nv_store *store, uint32_t n, nv_error *err)
 	uint64_t epoch, have;
 	nv_status status = nv_array_grow(&store->map, n, err);
 
-	if (status == NV_OK)
-		status = nv_array_grow(&store->codes, n, err);
 	if (status != NV_OK)
 		return status;
 	pthread_rwlock_rdlock(&store->gate);
@@ -242,10 +240,12 @@ extend_vertices(nv_store *store, uint32_t n, nv_error *err)
 	have = atomic_load(&store->vertices);
 	if (n > have)
 	{
-		status = nv_array_touch(&store->map, have * NV_MAP_ENTRY,
-								(n - have) * NV_MAP_ENTRY, epoch, err);
+		status = nv_codings_grow(store, n, err);
 		if (status == NV_OK)
-			status = nv_array_touch(&store->codes, have * stride,
+			status = nv_array_touch(&store->map, have * NV_MAP_ENTRY,
+									(n - have) * NV_MAP_ENTRY, epoch, err);
+		if (status == NV_OK)
+			status = nv_array_touch(nv_store_codes(store), have * stride,
 									(n - have) * stride, epoch, err);
 		if (status == NV_OK)
 		{
@@ -395,36 +395,68 @@ nv_store_place_vector(nv_writer *w, const void *vector, nv_vector_write *write,
 	return NV_OK;
 }
 
-/* Hash and code of the vertex whose vector was placed and written. */
+/* Enters the codes with the hash that tells whose they are; gate shared. */
+static void
+enter_codes(nv_store *store, uint32_t v, uint64_t hash,
+			const nv_vertex_codes *codes)
+{
+	nv_coding *next = atomic_load(&store->next_coding);
+	uint32_t stride = store->params.code_stride;
+
+	if (next != NULL)
+	{
+		pthread_mutex_lock(&store->recode_lock);
+		memcpy(nv_array_entry(&next->codes, v), codes->next_code, stride);
+	}
+	if (stride > 0)
+		memcpy(nv_array_entry(nv_store_codes(store), v), codes->code, stride);
+	atomic_store(nv_map_field(store, v, NV_MAP_RECORD), v);
+	atomic_store(nv_map_field(store, v, NV_MAP_HASH), hash);
+	if (next != NULL)
+		pthread_mutex_unlock(&store->recode_lock);
+}
+
+/* Hash and codes of the vertex whose vector was placed and written. */
 nv_status
-nv_store_enter_vertex(nv_writer *w, uint64_t hash, const uint8_t *code,
-					  uint32_t *vertex, nv_error *err)
+nv_store_enter_coded(nv_writer *w, uint64_t hash, const nv_vertex_codes *codes,
+					 uint32_t *vertex, nv_error *err)
 {
 	nv_store *store = w->store;
 	uint32_t stride = store->params.code_stride, v = w->unit.next;
 	uint64_t epoch;
-	nv_status status;
+	nv_status status = NV_OK;
 
 	nv_assert(w->unit.next < w->unit.end);
 	nv_vectors_written(store, v);
 	pthread_rwlock_rdlock(&store->gate);
+	if (codes->coding != atomic_load(&store->coding) ||
+		codes->next != atomic_load(&store->next_coding))
+		status = nv_fail(err, NV_EBUSY, 0, "codes are being replaced");
 	epoch = atomic_load(&store->epoch);
-	status = nv_array_touch(&store->map, (uint64_t) v * NV_MAP_ENTRY,
-							NV_MAP_ENTRY, epoch, err);
 	if (status == NV_OK)
-		status = nv_array_touch(&store->codes, (uint64_t) v * stride, stride,
-								epoch, err);
+		status = nv_array_touch(&store->map, (uint64_t) v * NV_MAP_ENTRY,
+								NV_MAP_ENTRY, epoch, err);
+	if (status == NV_OK)
+		status = nv_array_touch(nv_store_codes(store), (uint64_t) v * stride,
+								stride, epoch, err);
 	if (status == NV_OK)
 	{
-		if (stride > 0)
-			memcpy(nv_array_entry(&store->codes, v), code, stride);
-		atomic_store(nv_map_field(store, v, NV_MAP_RECORD), v);
-		atomic_store(nv_map_field(store, v, NV_MAP_HASH), hash);
+		enter_codes(store, v, hash, codes);
 		atomic_store(&store->dirty, true);
 		*vertex = w->unit.next++;
 	}
 	pthread_rwlock_unlock(&store->gate);
 	return status;
+}
+
+nv_status
+nv_store_enter_vertex(nv_writer *writer, uint64_t hash, const uint8_t *code,
+					  uint32_t *vertex, nv_error *err)
+{
+	nv_vertex_codes codes = {.coding = nv_store_coding(writer->store),
+							 .code = code};
+
+	return nv_store_enter_coded(writer, hash, &codes, vertex, err);
 }
 
 nv_status

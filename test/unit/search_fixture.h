@@ -220,6 +220,7 @@ fixture_reopen(fixture *f, uint64_t cache_bytes)
 	CHECK(nv_store_open(f->dir, &key, f->cache, &f->store, ERR));
 	assert_true(nv_store_vertices(f->store) == f->n);
 	f->view.store = f->store;
+	nv_store_use_pq(f->store, f->pq);
 }
 
 static inline void
@@ -267,8 +268,8 @@ fixture_build(fixture *f, nv_metric metric, uint32_t n, uint32_t dim,
 	fixture_link(f, mapped, degree);
 	free(mapped);
 	fixture_store(f, degree);
+	nv_store_use_pq(f->store, f->pq);
 	f->view = (nv_view){.store = f->store,
-						.pq = f->pq,
 						.entrance = f->entrance,
 						.gspace = f->gspace,
 						.medoid = f->graph.medoid,

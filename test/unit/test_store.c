@@ -1359,10 +1359,10 @@ test_clean_segments_stay(void **state)
 
 	checkpoint(store, 1);
 	ok(nv_writer_create(store, &writer, &why));
-	segments = nv_array_segments(&store->codes, VERTICES);
+	segments = nv_array_segments(nv_store_codes(store), VERTICES);
 	assert_true(segments > 3 && segments < 64);
 	for (uint64_t i = 0; i < segments; i++)
-		place[i] = nv_array_segment(&store->codes, i)->place;
+		place[i] = nv_array_segment(nv_store_codes(store), i)->place;
 	for (uint32_t round = 0; round < 5; round++)
 	{
 		uint32_t before = nv_array_segment(&store->map, 0)->place;
@@ -1372,7 +1372,8 @@ test_clean_segments_stay(void **state)
 		assert_int_not_equal(nv_array_segment(&store->map, 0)->place, before);
 	}
 	for (uint64_t i = 0; i < segments; i++)
-		assert_int_equal(nv_array_segment(&store->codes, i)->place, place[i]);
+		assert_int_equal(nv_array_segment(nv_store_codes(store), i)->place,
+						 place[i]);
 	nv_writer_destroy(writer);
 	nv_store_close(store);
 }

@@ -1,7 +1,8 @@
 /*
  * test_training.c
  *		Graphs that the engine builds by itself: the first one, larger ones,
- *		another codebook; beside searches, inserts and deletions; what fails.
+ *		another codebook, also for a graph that stays; beside searches, inserts
+ *and deletions; what fails.
  *
  * The order of builds depends on the machine's speed, so the tests wait for
  * what must come in the end and check every answer on the way.
@@ -9,6 +10,7 @@
 #include "engine_fixture.h"
 
 #include "renew.h"
+#include "retrain.h"
 
 #ifdef __SANITIZE_THREAD__
 #define TOTAL 3000u
@@ -250,6 +252,8 @@ typedef struct world
 {
 	fixture f;
 	_Atomic bool stop;
+	uint32_t first;        /* of the rows that are searched for */
+	uint32_t pause_us;     /* between searches: background work has nice */
 	_Atomic uint32_t rows; /* that are in */
 	_Atomic uint64_t searches, misses, failures;
 	pthread_t thread;
@@ -265,13 +269,15 @@ searcher_thread(void *arg)
 	while (!atomic_load(&w->stop))
 	{
 		uint32_t rows = atomic_load(&w->rows);
-		uint32_t e = (uint32_t) nv_random_below(&random, NV_MAX(rows, 1u));
+		uint32_t some = NV_MAX(rows, w->first + 1) - w->first;
+		uint32_t e = w->first + (uint32_t) nv_random_below(&random, some);
 		const nv_hit *hits = (const nv_hit *) w->f.r->data;
 		const float *query = w->f.rows + (size_t) e * DIM;
 		bool found = false;
 
 		if (rows < 10)
 			continue;
+		usleep(w->pause_us);
 		if (search(&w->f, query, 10, 100) != NV_OK || w->f.r->u.search.n != 10)
 			atomic_fetch_add(&w->failures, 1);
 		for (uint32_t i = 0; i < w->f.r->u.search.n; i++)
@@ -431,6 +437,210 @@ test_drift(void **state)
 }
 #endif
 
+/* --- Another codebook for a graph that stays --- */
+
+#define KEPT 1100u
+#define DRIFTED 1250u
+#ifdef __SANITIZE_THREAD__
+#define SEARCH_PAUSE_US 10000
+#else
+#define SEARCH_PAUSE_US 2000
+#endif
+#define HELD_BACK 120u /* rows that come while it is retrained */
+
+/* Rows from KEPT on are some of clusters elsewhere, ten times as wide. */
+static int
+setup_retrain(void **state)
+{
+	int rc = setup_training(state, NV_METRIC_L2, KEPT + DRIFTED);
+	fixture *f = *state;
+
+	stop_engine(f, false);
+	f->config.casr_warmup = 150;
+	start_engine(f);
+	for (uint32_t e = KEPT; e < f->n; e++)
+		for (uint32_t d = 0; d < DIM; d++)
+			f->rows[(size_t) e * DIM + d] =
+				10 * f->rows[(size_t) e * DIM + d] - 100;
+	return rc;
+}
+
+static void
+insert_paced(fixture *f, uint32_t first, uint32_t end)
+{
+	for (uint32_t e = first; e < end; e++)
+	{
+		assert_int_equal(insert(f, e, 1), NV_OK);
+		if (e % 100 == 0)
+			for (int wait = 0; wait < 1000 && info(f)->pending_rows > 400;
+				 wait++)
+				usleep(10000);
+	}
+}
+
+/* A graph over the first rows, and then only memory for other codes. */
+static void
+build_and_forbid(fixture *f)
+{
+	nv_body *body;
+	nv_index *index;
+	uint64_t memory;
+
+	assert_int_equal(build_begin(f, false, UINT64_C(1) << 30), NV_OK);
+	assert_int_equal(build_add(f, 0, KEPT), NV_OK);
+	assert_int_equal(build_run(f), NV_OK);
+	index = nv_index_get(f->engine, &f->key, false);
+	assert_non_null(index);
+	body = nv_index_body(index);
+	memory = nv_retrain_memory(body, f->n + 100);
+	assert_true(memory < nv_build_memory(&index->params, KEPT, 1));
+	nv_engine_set_build(f->engine, memory, 2);
+	nv_body_put(body);
+	nv_index_put(index);
+}
+
+static void
+await_retraining(fixture *f)
+{
+	for (int i = 0; i < WAIT_SECONDS * 1000; i++)
+	{
+		nv_req_info *now = info(f);
+
+		if (now->retraining || now->retrained > 0)
+			return;
+		usleep(1000);
+	}
+	fail_msg("not retrained after %d s: drift %.2f", WAIT_SECONDS,
+			 (double) f->r->u.info.drift);
+}
+
+static nv_req_info *
+await_retrained(fixture *f)
+{
+	for (int i = 0; i < WAIT_SECONDS * 100; i++)
+	{
+		nv_req_info *now = info(f);
+
+		if (now->retrained > 0 && !now->retraining && now->pending_rows == 0)
+			return now;
+		usleep(10000);
+	}
+	fail_msg("no other codebook after %d s", WAIT_SECONDS);
+	return NULL;
+}
+
+#define GONE 280u /* first rows that are deleted meanwhile */
+
+static bool
+alive_retrained(uint32_t e)
+{
+	return e >= GONE;
+}
+
+/* Of the nearest of the last rows and of rows that were there before. */
+static void
+check_recall(fixture *f)
+{
+	float queries[QUERIES * DIM];
+
+	make_rows(queries, QUERIES, 79);
+	assert_true(recall_among(f, f->n, queries, QUERIES, alive_retrained) >=
+				0.95);
+	assert_true(recall_among(f, f->n, f->rows + (size_t) (f->n - 40) * DIM, 40,
+							 alive_retrained) >= 0.95);
+}
+
+/*
+ * The graph stays, searches go on all the time, rows come and go all the time
+ * (and so many that the dead are taken out of the graph), and the drifted rows
+ * are found as well afterwards as the others.
+ */
+static void
+test_retrain(void **state)
+{
+	fixture *f = *state;
+	world *w = nv_alloc(sizeof(*w));
+	uint32_t opened;
+	double before;
+	nv_req_info *i;
+
+	build_and_forbid(f);
+	before = info(f)->code_error;
+	w->f = fork_fixture(f, 9);
+	w->first = GONE;
+	w->pause_us = SEARCH_PAUSE_US;
+	atomic_store(&w->rows, KEPT);
+	assert_int_equal(pthread_create(&w->thread, NULL, searcher_thread, w), 0);
+	insert_paced(f, KEPT, f->n - HELD_BACK);
+	await_retraining(f);
+	assert_int_equal(delete (f, 0, GONE, 1), NV_OK);
+	insert_paced(f, f->n - HELD_BACK, f->n);
+	i = await_retrained(f);
+	assert_int_equal(i->renewals + i->renewals_failed, 0);
+	assert_int_equal(i->built, KEPT);
+	assert_true(i->code_error > 2 * before);
+	assert_true(i->drift < NV_DRIFT_FACTOR);
+	assert_int_equal(i->vertices - i->deleted, f->n - GONE);
+	check_recall(f);
+	atomic_store(&w->stop, true);
+	pthread_join(w->thread, NULL);
+	assert_int_equal(w->failures, 0);
+	assert_true(w->searches > 100);
+	assert_true((double) w->misses <= 0.005 * (double) w->searches);
+	/* What was published has codes and codebook that fit. */
+	stop_engine(f, true);
+	start_engine(f);
+	assert_int_equal(open_index(f, f->n, 0, GONE, true, &opened), 0);
+	assert_true(info(f)->code_error > 2 * before);
+	check_recall(f);
+	free(w->f.r);
+	free(w);
+}
+
+#ifndef __SANITIZE_THREAD__ /* they take long, and add little */
+/* Killed in the middle: the old codes or the new ones, and all is right. */
+static void
+test_retrain_crash(void **state)
+{
+	fixture *f = *state;
+	uint32_t opened;
+	double before, after;
+
+	build_and_forbid(f);
+	before = info(f)->code_error;
+	insert_paced(f, KEPT, f->n);
+	await_linked(f);
+	await_retraining(f);
+	checkpoint(f); /* before the switch, or after it */
+	stop_engine(f, false);
+	start_engine(f);
+	nv_engine_set_build(f->engine, 0, 2);
+	assert_int_equal(open_index(f, f->n, 0, 0, true, &opened), 0);
+	after = info(f)->code_error;
+	assert_true(after == before || after > 2 * before);
+	assert_int_equal(info(f)->vertices - info(f)->deleted, f->n);
+	assert_true(recall_now(f, f->n, QUERIES) >= 0.95);
+}
+
+/* Dropped in the middle. */
+static void
+test_retrain_drop(void **state)
+{
+	fixture *f = *state;
+	char dir[300];
+
+	build_and_forbid(f);
+	insert_paced(f, KEPT, f->n);
+	await_retraining(f);
+	begin(f, NV_REQ_DROP);
+	assert_int_equal(call(f), NV_OK);
+	index_dir(f, dir);
+	for (int i = 0; i < 3000 && access(dir, F_OK) == 0; i++)
+		usleep(10000);
+	assert_int_not_equal(access(dir, F_OK), 0);
+}
+#endif
+
 /* --- What fails, and who goes first --- */
 
 /* No room for the files: rows stay pending, answers right, then it comes. */
@@ -550,6 +760,13 @@ main(void)
 #ifndef __SANITIZE_THREAD__
 		cmocka_unit_test_setup_teardown(test_growth, setup_l2, teardown),
 		cmocka_unit_test_setup_teardown(test_drift, setup_drift, teardown),
+#endif
+		cmocka_unit_test_setup_teardown(test_retrain, setup_retrain, teardown),
+#ifndef __SANITIZE_THREAD__
+		cmocka_unit_test_setup_teardown(test_retrain_crash, setup_retrain,
+										teardown),
+		cmocka_unit_test_setup_teardown(test_retrain_drop, setup_retrain,
+										teardown),
 #endif
 		cmocka_unit_test_setup_teardown(test_failure, setup_first, teardown),
 		cmocka_unit_test_setup_teardown(test_build_memory, setup_first,
