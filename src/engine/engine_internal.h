@@ -501,6 +501,11 @@ extern void nv_passes_free(nv_index *index);
  * it for a stale one.  index->lock held.
  */
 extern void nv_passes_confirm(nv_index *index, uint32_t element);
+/*
+ * What the body has of the element is of the running server, or agrees with its
+ * journal; not so what a sidecar of another time may have.  index->lock held.
+ */
+extern bool nv_passes_vouch(const nv_index *index, uint32_t element);
 
 /* --- build.c --- */
 

@@ -273,6 +273,32 @@ note_replaced(nv_index *index, const nv_journal_entry *entry)
 		nv_build_note_delete(index->build, ref);
 }
 
+/* Of the same element; generations go round. */
+static bool
+is_later(uint32_t generation, uint32_t other)
+{
+	return (int32_t) (generation - other) > 0;
+}
+
+/*
+ * A row that was fetched from the table some time ago: VACUUM may have removed
+ * it since, and its element may have come to another row that we have already.
+ */
+static bool
+is_outdated(const nv_index *index, const nv_req_insert *in)
+{
+	uint32_t generation;
+
+	if (!in->from_heap)
+		return false;
+	if (nv_pending_generation(index->pending, in->element, &generation))
+		return is_later(generation, in->generation);
+	return index->body != NULL && nv_passes_vouch(index, in->element) &&
+		   nv_store_element(index->body->store, in->element, &generation) !=
+			   NV_NO_VERTEX &&
+		   is_later(generation, in->generation);
+}
+
 /* The row gets a place among the unlinked ones; index->lock is held. */
 static nv_status
 insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
@@ -287,6 +313,8 @@ insert_locked(nv_index *index, const nv_req_insert *in, const float *vector,
 		return nv_fail(err, NV_EINVAL, 0,
 					   "vector has %u dimensions, index has %u", in->dim,
 					   index->params.dim);
+	if (is_outdated(index, in))
+		return NV_OK;
 	if (index->body != NULL)
 	{
 		if (nv_body_has(index->body, in->element, in->generation, in->hash))

@@ -203,6 +203,20 @@ nv_passes_confirm(nv_index *index, uint32_t element)
 			pass->confirmed[element / 64] |= UINT64_C(1) << (element % 64);
 }
 
+bool
+nv_passes_vouch(const nv_index *index, uint32_t element)
+{
+	const nv_pass *pass = index->passes;
+
+	if (index->state == NV_INDEX_READY)
+		return true;
+	while (pass != NULL &&
+		   (element >= pass->n_bits ||
+			(pass->confirmed[element / 64] >> (element % 64) & 1)))
+		pass = pass->next;
+	return index->passes != NULL && pass == NULL;
+}
+
 /* For a small index others may make room (small.c). */
 static uint64_t
 pending_room(nv_index *index)

@@ -95,6 +95,80 @@ test_rows_come_and_go(void **state)
 	assert_int_equal(info(f)->pending_rows, 0);
 }
 
+/* What catch-up hands over may have been read from the table long ago. */
+static nv_status
+insert_from_heap(fixture *f, uint32_t e, uint32_t generation)
+{
+	nv_request *r = begin(f, NV_REQ_INSERT);
+
+	r->u.insert = (nv_req_insert){
+		.element = e,
+		.generation = generation,
+		.hash = hash_row(f, e),
+		.dim = DIM,
+		.from_heap = 1,
+	};
+	memcpy(r->data, f->rows + (size_t) e * DIM, DIM * sizeof(float));
+	return call(f);
+}
+
+/* The row that is found for row e's vector, its generation. */
+static uint32_t
+found_generation(fixture *f, uint32_t e)
+{
+	assert_int_equal(search(f, f->rows + (size_t) e * DIM, 1, 60), NV_OK);
+	assert_int_equal(((nv_hit *) f->r->data)->element, e);
+	return ((nv_hit *) f->r->data)->generation;
+}
+
+/* A row of before must not take the place of the one that is there now. */
+static void
+test_late_catch_up(void **state)
+{
+	fixture *f = *state;
+	uint64_t pass;
+
+	build_all(f);
+	assert_int_equal(delete (f, 0, 2, 1), NV_OK);
+	assert_int_equal(insert(f, 0, 2), NV_OK);
+	assert_int_equal(insert_from_heap(f, 0, 1), NV_OK); /* pending: 2 */
+	assert_int_equal(found_generation(f, 0), 2);
+	assert_int_equal(insert_from_heap(f, 600, 0), NV_OK); /* linked: 1 */
+	assert_int_equal(found_generation(f, 600), 1);
+	assert_int_equal(info(f)->pending_rows, 1);
+	assert_int_equal(insert_from_heap(f, 600, 2), NV_OK);
+	assert_int_equal(found_generation(f, 600), 2);
+	/* Generations go round. */
+	assert_int_equal(insert(f, 1, UINT32_MAX), NV_OK);
+	assert_int_equal(insert_from_heap(f, 1, 1), NV_OK);
+	assert_int_equal(found_generation(f, 1), 1);
+	assert_int_equal(insert_from_heap(f, 1, UINT32_MAX), NV_OK);
+	assert_int_equal(found_generation(f, 1), 1);
+	stop_engine(f, true);
+
+	/* Whatever the sidecar of another time has: the journal decides. */
+	start_engine(f);
+	begin(f, NV_REQ_OPEN)->u.open.params = f->params;
+	assert_int_equal(call(f), NV_OK);
+	pass = f->r->u.open.pass;
+	assert_int_not_equal(pass, 0);
+	assert_int_equal(insert_from_heap(f, 700, 0), NV_OK);
+	assert_int_equal(info(f)->pending_rows, 1);
+	begin(f, NV_REQ_RECONCILE)->u.reconcile.pass = pass;
+	f->r->u.reconcile.n = 1;
+	*(nv_journal_entry *) f->r->data =
+		(nv_journal_entry){701, 1, hash_row(f, 701)};
+	assert_int_equal(call(f), NV_OK);
+	assert_int_equal(f->r->u.reconcile.n_missing, 0);
+	assert_int_equal(insert_from_heap(f, 701, 0), NV_OK); /* agreed on: 1 */
+	assert_int_equal(info(f)->pending_rows, 1);
+	begin(f, NV_REQ_OPENED)->u.opened.pass = pass;
+	f->r->u.opened.complete = 1;
+	assert_int_equal(call(f), NV_OK);
+	assert_int_equal(found_generation(f, 700), 0);
+	assert_int_equal(found_generation(f, 701), 1);
+}
+
 static void
 test_restart(void **state)
 {
@@ -748,6 +822,7 @@ main(void)
 		cmocka_unit_test_setup_teardown(test_build_search, setup_ip, teardown),
 		TEST(test_complete_scan),
 		TEST(test_rows_come_and_go),
+		TEST(test_late_catch_up),
 		TEST(test_restart),
 		TEST(test_restart_calibrated),
 		TEST(test_restart_behind_journal),
