@@ -48,8 +48,9 @@ while [ $# -gt 0 ]; do
 	esac
 done
 
-# rows, rows a batch, batches, queries; rows of the drifting set before it drifts
-dim=768
+# rows, rows a batch, batches, queries; rows of the drifting set before it drifts;
+# rows in SQL, where they are others
+dim=768 sql_rows=
 case $size in
 	tiny)
 		rows=3000 batch=300 batches=2 queries=50 drift=2000 spare=4000 dim=96
@@ -61,6 +62,7 @@ case $size in
 		search_threads=2 insert_threads=1 warm=2 cadence=(--first-wait 1 --pause 0.5)
 		sweep=(20 40 80 160) sql_sweep=20,40,100,200 rate=50
 		limited_sweep=40,100 # what reads from disk for each query takes long
+		sql_rows=56000       # a quarter of fewer is less than processes hold
 		;;
 	medium)
 		rows=1000000 batch=20000 batches=10 queries=1000 drift=200000 spare=100000
@@ -76,6 +78,7 @@ case $size in
 esac
 parts=${parts:-engine ablations sql}
 rows=${only_rows:-$rows}
+sql_rows=${only_rows:-${sql_rows:-$rows}}
 limited_sweep=${limited_sweep:-$sql_sweep}
 [ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
 [ -z "$data" ] || { data=$(realpath "$data"); query=$(realpath "$query"); }
@@ -181,7 +184,7 @@ facts() {
 	[ -z "$pgvector" ] || fact pgvector "$(sed -n \
 		"s/^default_version = '\(.*\)'/\1/p" "$pgvector/vector.control")"
 	fact command "bash bench/run.sh $size${pgvector:+ --pgvector CHECKOUT}${only_rows:+ --rows $only_rows}${no_limit:+ --no-limit} --parts \"$parts\""
-	fact data "$([ -n "$data" ] && basename "$data" || echo "generated, seed 42"), $rows rows of $dim dimensions, $batches batches of $batch, $queries queries"
+	fact data "$([ -n "$data" ] && basename "$data" || echo "generated, seed 42"), $rows rows of $dim dimensions$([ "$sql_rows" = "$rows" ] || echo " ($sql_rows in SQL)"), $batches batches of $batch, $queries queries"
 }
 
 # --- data --------------------------------------------------------------------
@@ -565,9 +568,19 @@ heal_server() {
 	restart_server "$dir" 2>/dev/null
 }
 
+# What is in SQL may be larger, then with files of its own.
+sql_data() {
+	[ "$sql_rows" != "$rows" ] || return 0
+	[ -n "$own_data" ] || data=
+	rows=$sql_rows work=$work/sql
+	mkdir -p "$work"
+	make_data
+}
+
 sql_part() {
 	local method settings
 	title "SQL"
+	sql_data
 	settings=("shared_buffers = 2GB" "max_wal_size = 16GB"
 		"maintenance_work_mem = 2GB" "max_parallel_maintenance_workers = 1"
 		"navis.build_threads = 2" "navis.cache_size = 256MB" "autovacuum = off")
@@ -596,13 +609,14 @@ sql_part() {
 # --- the run -----------------------------------------------------------------
 
 begun=$(date +%s)
+own_data=$data
 facts
 make_data
 moving=(--insert-data "$data" --batch-size "$batch" --num-batches "$batches"
 	"${cadence[@]}")
 if part engine; then engine_part; fi
-if part sql; then sql_part; fi
 if part ablations; then ablations_part; fi
+if part sql; then sql_part; fi # the last one: it may go on to other rows
 fact "load after" "$(cut -d' ' -f1-3 /proc/loadavg)"
 fact duration "$((($(date +%s) - begun) / 60)) minutes"
 title "report"
