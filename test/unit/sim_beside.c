@@ -56,6 +56,7 @@ note_cut(world *w, nv_store *store)
 
 	s->lsn = atomic_load(&w->index->lsn);
 	s->store = store;
+	w->last_cut = s->lsn;
 	/* All its back edges are there before a vertex counts as linked. */
 	if (w->linking && !w->nested &&
 		atomic_load(&w->index->consolidated.freed) == w->freed &&
@@ -213,6 +214,7 @@ check_consolidated(world *w)
 {
 	const nv_req_consolidate *out = &w->wish->u.consolidate;
 	nv_body *body = w->index->body;
+	nv_store_stats stats;
 
 	if (w->wish->status != NV_OK)
 	{
@@ -230,6 +232,10 @@ check_consolidated(world *w)
 	/* Nothing died, and nothing came back, meanwhile. */
 	if (w->changed == w->wish_changed && out->deleted != 0)
 		sim_fail(w, "%" PRIu64 " dead vertices are left", out->deleted);
+	/* Its checkpoint has let go of the ids. */
+	nv_store_get_stats(body->store, &stats);
+	if (w->changed == w->wish_changed && !sim_may_fail(w) && !w->short_of_room)
+		sim_check(w, stats.freed_vertices == 0);
 	if (!w->linking)
 		sim_check_counts(w, body);
 	if (!w->lost_writes)
@@ -265,8 +271,12 @@ go_on_consolidating(world *w)
 
 		atomic_compare_exchange_strong(&w->wish->state, &running, NV_ABANDONED);
 	}
+	/* Now and then as far as it comes without others: past a search that
+	   still has the lists of before. */
 	sim_let_go(w, ACTOR_CONSOLIDATOR,
-			   1 + sim_pick(w, (uint64_t) 1 << sim_pick(w, 9)));
+			   sim_pick(w, w->searching || w->linking ? 3 : 20) == 0
+				   ? 0
+				   : 1 + sim_pick(w, (uint64_t) 1 << sim_pick(w, 9)));
 	end_wish(w);
 }
 

@@ -139,6 +139,7 @@ typedef struct world
 	uint32_t n_snapshots;
 	uint64_t acknowledged;   /* LSN of the last root known to be published */
 	uint64_t under_way;      /* of one that may be, 0: none */
+	uint64_t last_cut;       /* of one whose cut was made, 0: none */
 	uint64_t built_lsn;      /* of the last graph built beside, 0: none */
 	const nv_store *watched; /* the graph's */
 	uint64_t epoch_seen;     /* its segment epoch: a cut raises it */

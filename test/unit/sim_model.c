@@ -393,7 +393,8 @@ sim_check_kept(world *w, nv_store *store)
 		return;
 	if (root != NULL && root->store == store)
 		check_root_kept(w, store, root);
-	root = w->under_way != 0 ? sim_find_snapshot(w, w->under_way) : NULL;
+	/* And the one that is being made, from its cut on. */
+	root = w->last_cut != 0 ? sim_find_snapshot(w, w->last_cut) : NULL;
 	if (root != NULL && root->store == store)
 		check_root_kept(w, store, root);
 }
@@ -531,7 +532,7 @@ sim_check_opened(world *w, nv_body *body)
 		check_beginnings(w, body);
 	root->store = root->built ? NULL : store;
 	w->acknowledged = root->lsn;
-	w->under_way = 0;
+	w->under_way = w->last_cut = 0;
 	w->counts->states++;
 }
 
