@@ -422,7 +422,7 @@ typedef struct nv_req_info
 	uint64_t insert_waits;    /* writers that waited for a place */
 	uint64_t insert_wait_ns;  /* how long in all */
 	uint32_t insert_threads;
-	uint32_t window_insert;   /* w, or UINT32_MAX: everything is loaded */
+	uint32_t window_insert; /* w, or UINT32_MAX: everything is loaded */
 	uint32_t entrance_live;
 	uint64_t live_slots, retired_slots; /* of the edge file */
 	/* a build that runs */
@@ -533,8 +533,9 @@ typedef struct nv_req_check
 	/* in and out */
 	uint32_t n; /* in data */
 	/* out */
-	uint32_t state;    /* nv_index_state */
-	uint32_t unlisted; /* problems that found no room in data */
+	uint32_t state;           /* nv_index_state */
+	uint32_t unlisted;        /* problems that found no room in data */
+	uint32_t unlisted_damage; /* of these, more than warnings */
 	uint32_t has_graph;
 	uint64_t next;    /* where to go on; UINT64_MAX: the part is done */
 	uint64_t checked; /* things looked at */

@@ -502,19 +502,25 @@ condemn(Check *check)
 
 /* The problems of one answer; damage in it: the graph is built again. */
 static void
-report_problems(Check *check, const nv_problem *problems, uint32 n,
-				uint32 unlisted)
+report_problems(Check *check, const nv_problem *problems,
+				const nv_req_check *answer)
 {
-	for (uint32 i = 0; i < n && check->repair && !check->condemned; i++)
-		if (!problems[i].warning)
-			condemn(check);
+	uint32 n = answer->n;
+	bool damage = answer->unlisted_damage > 0;
+
+	for (uint32 i = 0; i < n && !damage; i++)
+		damage = !problems[i].warning;
+	if (damage && check->repair && !check->condemned)
+		condemn(check);
 	for (uint32 i = 0; i < n; i++)
 		report(check, !problems[i].warning, part_name(problems[i].part),
 			   problems[i].element, problems[i].vertex,
 			   check->condemned && !problems[i].warning, problems[i].detail);
-	if (unlisted > 0)
-		report(check, true, part_name(problems[0].part), NO_NUMBER, NO_NUMBER,
-			   false, psprintf("and %u more like these", unlisted));
+	if (answer->unlisted > 0)
+		report(check, answer->unlisted_damage > 0, part_name(answer->part),
+			   NO_NUMBER, NO_NUMBER,
+			   check->condemned && answer->unlisted_damage > 0,
+			   psprintf("and %u more like these", answer->unlisted));
 }
 
 /* False: there is no engine any more, or it does not have the index. */
@@ -540,7 +546,7 @@ check_part(Check *check, uint32 part)
 			navis_request_error(request, status, "could not check index");
 		answer = request->u.check;
 		memcpy(problems, request->data, answer.n * sizeof(nv_problem));
-		report_problems(check, problems, answer.n, answer.unlisted);
+		report_problems(check, problems, &answer);
 		from = answer.next;
 	}
 	pfree(problems);

@@ -29,6 +29,7 @@ nv_check_found(nv_check *check, bool warning, uint32_t vertex, uint32_t element,
 	if (check->n == NV_MAX_PROBLEMS)
 	{
 		check->request->u.check.unlisted++;
+		check->request->u.check.unlisted_damage += !warning;
 		return;
 	}
 	p = &check->problem[check->n++];
@@ -342,7 +343,7 @@ run_check(nv_engine *engine, nv_index *index, nv_request *request,
 	r->state = index->state;
 	pthread_mutex_unlock(&index->lock);
 	r->has_graph = body != NULL;
-	r->unlisted = 0;
+	r->unlisted = r->unlisted_damage = 0;
 	r->checked = 0;
 	r->next = DONE;
 	if (r->part == NV_CHECK_ENTRIES)

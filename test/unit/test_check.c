@@ -234,6 +234,7 @@ test_short_vector_file(void **state)
 	/* More than there is room for is counted. */
 	assert_int_equal(f->r->u.check.n, NV_MAX_PROBLEMS);
 	assert_true(f->r->u.check.unlisted > 100);
+	assert_int_equal(f->r->u.check.unlisted_damage, f->r->u.check.unlisted);
 }
 
 static void
@@ -355,6 +356,38 @@ test_out_of_reach(void **state)
 	nv_writer_destroy(writer);
 }
 
+/* More of them than there is room for are still no damage. */
+static void
+test_many_out_of_reach(void **state)
+{
+	fixture *f = *state;
+	float row[DIM] = {1, 2, 3};
+	nv_writer *writer;
+	uint32_t ids[3] = {4, 5, 6};
+
+	assert_int_equal(nv_writer_create(body->store, &writer, NULL), NV_OK);
+	for (uint32_t i = 0; i < NV_MAX_PROBLEMS + 10; i++)
+	{
+		uint32_t vertex;
+
+		row[3] = (float) i;
+		vertex = add_vertex(writer, row);
+		relink(writer, vertex, ids, 3);
+		assert_int_equal(nv_store_set_linked(body->store, vertex, NULL), NV_OK);
+		pthread_mutex_lock(&index_of_test->lock);
+		nv_body_count_vertex(body);
+		assert_int_equal(nv_body_add_element(body, f->n + i, 1, vertex, NULL),
+						 NV_OK);
+		pthread_mutex_unlock(&index_of_test->lock);
+	}
+	begin(f, NV_REQ_CHECK)->u.check.part = NV_CHECK_REACH;
+	assert_int_equal(call(f), NV_OK);
+	assert_int_equal(f->r->u.check.n, NV_MAX_PROBLEMS);
+	assert_int_equal(f->r->u.check.unlisted, 10);
+	assert_int_equal(f->r->u.check.unlisted_damage, 0);
+	nv_writer_destroy(writer);
+}
+
 static void
 test_space(void **state)
 {
@@ -437,6 +470,7 @@ main(void)
 		check_test(test_element_of_unlinked),
 		check_test(test_bad_edges),
 		check_test(test_out_of_reach),
+		check_test(test_many_out_of_reach),
 		check_test(test_space),
 		check_test(test_entries),
 		check_test(test_condemn),
