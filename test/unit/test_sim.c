@@ -140,9 +140,8 @@ test_seeds(void **state)
 					 seed);
 	print_counts();
 	assert_true(counts.crashes > 0 && counts.freed > 0 && most_are_found());
-	/* The runs are about what they are meant to be about. */
-	if (SEEDS < 100)
-		return;
+	/* The runs are about what they are meant to be about: many, not few. */
+#if SEEDS >= 100
 	assert_true(counts.crashes >= SEEDS && counts.kills >= SEEDS / 4);
 	assert_true(counts.checkpoints >= 2 * SEEDS && counts.links >= 10 * SEEDS);
 	assert_true(counts.states >= 5 * counts.crashes / 2);
@@ -150,6 +149,7 @@ test_seeds(void **state)
 	assert_true(counts.faults > SEEDS / 10 && counts.refused > 0);
 	assert_true(counts.consolidations >= SEEDS && counts.cut_short >= SEEDS);
 	assert_true(counts.freed >= 20 * SEEDS && counts.builds >= SEEDS / 10);
+#endif
 }
 
 /* Power fails at each change of one life in turn. */
