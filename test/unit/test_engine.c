@@ -169,6 +169,77 @@ test_late_catch_up(void **state)
 	assert_int_equal(found_generation(f, 701), 1);
 }
 
+/* n_missing of a RECONCILE about one entry. */
+static uint32_t
+reconcile_one(fixture *f, uint64_t pass, nv_journal_entry entry)
+{
+	nv_request *r = begin(f, NV_REQ_RECONCILE);
+
+	r->u.reconcile.pass = pass;
+	r->u.reconcile.n = 1;
+	*(nv_journal_entry *) r->data = entry;
+	assert_int_equal(call(f), NV_OK);
+	return r->u.reconcile.n_missing;
+}
+
+/*
+ * A sidecar of another time or timeline has an element's row only if both its
+ * generation and its vector's hash are the journal's.  What it has instead is
+ * not found any more, whether the right row comes or not.
+ */
+static void
+test_stale_sidecar(void **state)
+{
+	fixture *f = *state;
+	uint64_t pass, other = hash_row(f, 703);
+	const nv_hit *hit;
+	nv_request *r;
+
+	build_all(f);
+	stop_engine(f, true);
+	start_engine(f);
+	begin(f, NV_REQ_OPEN)->u.open.params = f->params;
+	assert_int_equal(call(f), NV_OK);
+	pass = f->r->u.open.pass;
+	for (uint32_t e = 0; e < f->n; e++)
+		if (e < 700 || e > 703)
+			assert_int_equal(
+				reconcile_one(f, pass,
+							  (nv_journal_entry){e, 1, hash_row(f, e)}),
+				0);
+	/* Of another generation, with another vector, both; 703 is not named. */
+	assert_int_equal(
+		reconcile_one(f, pass, (nv_journal_entry){700, 2, hash_row(f, 700)}),
+		1);
+	assert_int_equal(reconcile_one(f, pass, (nv_journal_entry){701, 1, other}),
+					 1);
+	assert_int_equal(reconcile_one(f, pass, (nv_journal_entry){702, 2, other}),
+					 1);
+	assert_int_equal(insert_from_heap(f, 700, 2), NV_OK);
+	r = begin(f, NV_REQ_INSERT);
+	r->u.insert = (nv_req_insert){.element = 701,
+								  .generation = 1,
+								  .hash = other,
+								  .dim = DIM,
+								  .from_heap = 1};
+	memcpy(r->data, f->rows + (size_t) 703 * DIM, DIM * sizeof(float));
+	assert_int_equal(call(f), NV_OK);
+	begin(f, NV_REQ_OPENED)->u.opened.pass = pass;
+	f->r->u.opened.complete = 1;
+	assert_int_equal(call(f), NV_OK);
+	assert_int_equal(info(f)->pending_rows, 2);
+	assert_int_equal(found_generation(f, 700), 2);
+	for (uint32_t e = 701; e <= 703; e++)
+	{
+		assert_int_equal(search(f, f->rows + (size_t) e * DIM, 1, 60), NV_OK);
+		hit = (const nv_hit *) f->r->data;
+		if (e == 703)
+			assert_true(hit->element == 701 && hit->distance == 0);
+		else
+			assert_true(hit->element < 700 || hit->distance > 0);
+	}
+}
+
 static void
 test_restart(void **state)
 {
@@ -823,6 +894,7 @@ main(void)
 		TEST(test_complete_scan),
 		TEST(test_rows_come_and_go),
 		TEST(test_late_catch_up),
+		TEST(test_stale_sidecar),
 		TEST(test_restart),
 		TEST(test_restart_calibrated),
 		TEST(test_restart_behind_journal),
