@@ -206,6 +206,12 @@ nv_retire_add(nv_retire_list *list, nv_epochs *epochs, uint64_t slot,
 	pthread_mutex_unlock(&list->lock);
 }
 
+/*
+ * A slot that a root being made names was born before its cut, and what is
+ * retired after a cut counts as born at 0 unless it was born after it, too
+ * (writer.c).  So the published root keeps it as well; the root being made
+ * decides alone only where none is published yet.
+ */
 static bool
 named_by_root(const nv_retire_list *list, const nv_retired *item)
 {

@@ -27,7 +27,7 @@ sim_give_up(world *w)
 
 /* The last root that was begun may be known to be published. */
 static void
-note_published(world *w, const nv_store *store)
+note_published(world *w, nv_store *store)
 {
 	uint64_t lsn = atomic_load(&store->published_lsn);
 
@@ -35,7 +35,13 @@ note_published(world *w, const nv_store *store)
 		return;
 	w->acknowledged = lsn;
 	if (lsn == w->under_way)
+	{
 		w->counts->checkpoints++;
+		sim_disk_calm(w->disk, true);
+		sim_check_kept(w, store);
+		sim_check_published(w, store, sim_find_snapshot(w, lsn));
+		sim_disk_calm(w->disk, false);
+	}
 	w->under_way = 0;
 }
 

@@ -242,7 +242,12 @@ extern void sim_check_opened(world *w, nv_body *body);
 extern void sim_check_graph(world *w, nv_body *body);
 /* Nothing that a root names counts as free. */
 extern void sim_check_kept(world *w, nv_store *store);
-/* Counters are what can be counted. */
+/* The root that was just published has all its lists. */
+extern void sim_check_published(world *w, nv_store *store,
+								const snapshot *root);
+/* Vertices that came during a consolidation name none that it takes out. */
+extern void sim_check_newcomers(world *w, nv_body *body);
+/* Counters are what can be counted, and equal rows find what has a list. */
 extern void sim_check_counts(world *w, nv_body *body);
 /* Every unused id can be had again; nobody has any. */
 extern void sim_check_ids(world *w, nv_store *store);

@@ -400,6 +400,82 @@ sim_check_kept(world *w, nv_store *store)
 }
 
 void
+sim_check_published(world *w, nv_store *store, const snapshot *root)
+{
+	_Alignas(NV_BLOCK) static uint8_t bytes[NV_PAGE];
+	uint64_t at = UINT64_MAX;
+
+	if (root == NULL || root->store != store || atomic_load(&store->failed) ||
+		w->kind == SIM_LIES)
+		return;
+	for (uint32_t v = 0; v < root->n_vertices; v++)
+	{
+		uint64_t word = root->vertex[v].word;
+		const uint32_t *ids;
+		uint32_t degree;
+
+		if (word == 0 || !root->vertex[v].readable)
+			continue;
+		if (nv_word_page(word) != at &&
+			!read_page(store, nv_word_page(word), bytes))
+			continue;
+		at = nv_word_page(word);
+		ids = nv_slot_find(store, bytes, word, v, &degree);
+		if (ids == NULL ||
+			nv_crc32c(degree, ids, degree * 4) != root->vertex[v].list_crc)
+			sim_fail(w,
+					 "root with LSN %" PRIu64 " is out, its list of vertex %u "
+					 "was overwritten",
+					 root->lsn, v);
+	}
+}
+
+void
+sim_check_newcomers(world *w, nv_body *body)
+{
+	_Alignas(NV_BLOCK) static uint8_t bytes[NV_PAGE];
+	nv_store *store = body->store;
+	const nv_dying *dying = atomic_load(&body->dying);
+	uint32_t n = nv_store_vertices(store);
+
+	for (uint32_t v = dying != NULL ? dying->n : n; v < n; v++)
+	{
+		uint64_t word = nv_store_edge_word(store, v);
+		const uint32_t *ids = NULL;
+		uint32_t degree = 0;
+
+		if (word != 0 && read_page(store, nv_word_page(word), bytes))
+			ids = nv_slot_find(store, bytes, word, v, &degree);
+		for (uint32_t i = 0; ids != NULL && i < degree; i++)
+			if (nv_body_dying(body, ids[i]))
+				sim_fail(w,
+						 "new vertex %u has vertex %u for a neighbour, which "
+						 "is being taken out",
+						 v, ids[i]);
+	}
+}
+
+/*
+ * A row that is equal to one that was taken out does not find it: its id is
+ * anybody's, and another thread may be writing another vector to it.
+ */
+static void
+check_equal(world *w, nv_body *body, uint32_t vertex)
+{
+	uint64_t hash = nv_store_vector_hash(body->store, vertex);
+	uint32_t found[NV_EQUAL_MAX], n;
+
+	/* Who has not been asked yet knows nothing. */
+	if (!nv_equal_expect(body->equal, body->store, hash) ||
+		nv_equal_find(body->equal, body->store, hash, found, &n, NULL) != NV_OK)
+		return;
+	for (uint32_t i = 0; i < n; i++)
+		if (found[i] == vertex)
+			sim_fail(w, "vertex %u is free, and is found for an equal row",
+					 vertex);
+}
+
+void
 sim_check_counts(world *w, nv_body *body)
 {
 	nv_store *store = body->store;
@@ -411,6 +487,8 @@ sim_check_counts(world *w, nv_body *body)
 			linked++;
 			dead += !nv_body_live(body, v);
 		}
+		else if (nv_store_edge_word(store, v) == 0)
+			check_equal(w, body, v);
 	if (atomic_load(&body->n_vertices) != linked ||
 		atomic_load(&body->dead_vertices) != dead)
 		sim_fail(w, "%u vertices, %u of them dead, count as %u and %" PRIu64,
@@ -545,14 +623,19 @@ sim_check_rows(world *w)
 	{
 		const element *row = &w->elements[e];
 		uint64_t hash = w->base->hashes[row->vector];
-		bool has = body != NULL && nv_body_has(body, e, row->generation, hash);
-		uint32_t generation;
+		uint32_t generation, vertex = NV_NO_VERTEX;
+		bool has;
 
+		/* By itself, not as the engine compares them. */
+		if (body != NULL)
+			vertex = nv_store_element(body->store, e, &generation);
+		has = vertex != NV_NO_VERTEX && generation == row->generation &&
+			  nv_store_vector_hash(body->store, vertex) == hash &&
+			  (nv_store_edge_word(body->store, vertex) & NV_LINKED) != 0;
 		has |= nv_pending_has(w->index->pending, e, row->generation, hash);
 		if (row->live && !has)
 			sim_fail(w, "element %u is missing", e);
-		if (!row->live && body != NULL &&
-			nv_store_element(body->store, e, &generation) != NV_NO_VERTEX)
+		if (!row->live && vertex != NV_NO_VERTEX)
 			sim_fail(w, "element %u was deleted and is back", e);
 		if (!row->live)
 			sim_check(w, !has);

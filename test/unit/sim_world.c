@@ -4,12 +4,15 @@
  */
 #include "sim_internal.h"
 
+#include <math.h>
+
 #include "search_run.h"
 
 #define LIVES 4
 #define OPENING_CHANGES 12 /* and a few less that opening takes */
 #define STATES 3           /* states looked at after one power failure */
 #define SEARCH_LIST 250
+#define SEARCH_RESULTS 100
 /* Rows that fit pending_memory, and how many of them ask for a graph. */
 #define PENDING_ROWS 1400u
 #define MOST_SPACE (UINT64_C(1) << 20) /* that a small disk has left, bytes */
@@ -249,6 +252,14 @@ do_link(world *w, uint32_t n)
 		sim_fail(w, "a row could not be linked");
 }
 
+static void
+link_new_rows(world *w)
+{
+	for (int i = 0; i < 4; i++)
+		do_insert(w);
+	do_link(w, 4);
+}
+
 /* A writer is short of memory for sealed pages: it writes some out. */
 static void
 do_write_back(world *w)
@@ -263,12 +274,57 @@ do_write_back(world *w)
 	nv_body_put(body);
 }
 
+/*
+ * A vertex that a search gives is the one whose vector it has read: its id did
+ * not come to another row meanwhile.
+ */
+static void
+check_distance(world *w, const float *query, uint64_t hash, double distance)
+{
+	uint32_t dim = w->base->dim, v = 0;
+	double exact = 0;
+
+	while (v < VECTORS && w->base->hashes[v] != hash)
+		v++;
+	if (v == VECTORS)
+		sim_check(w, w->kind == SIM_LIES);
+	else
+	{
+		const float *row = w->base->vectors + (size_t) v * dim;
+
+		for (uint32_t d = 0; d < dim; d++)
+			exact +=
+				((double) row[d] - query[d]) * ((double) row[d] - query[d]);
+		if (fabs(sqrt(exact) - distance) > 1e-3 * (1 + sqrt(exact)) &&
+			fabs(exact - distance) > 1e-3 * (1 + exact))
+			sim_fail(w, "distance %g of a result is %g", exact, distance);
+	}
+}
+
+/* Vertices freed, UINT64_MAX: some are being freed, and nobody waited for. */
+static uint64_t
+freed_so_far(world *w)
+{
+	if (atomic_load(&w->index->consolidated.phase) == NV_CONSOLIDATE_FREE)
+		return UINT64_MAX;
+	return atomic_load(&w->index->consolidated.freed);
+}
+
+/* A reader is inside since then: what it may know is not freed. */
+static void
+check_waited(world *w, uint64_t freed)
+{
+	if (freed != UINT64_MAX &&
+		atomic_load(&w->index->consolidated.freed) != freed)
+		sim_fail(w, "vertices were freed that a search may know");
+}
+
 /* The vertices that a search of this vector gives; false: it failed. */
 static bool
 graph_finds(world *w, nv_body *body, uint32_t vector, uint32_t list,
 			bool *found)
 {
-	nv_search_options options = {.k = 10,
+	nv_search_options options = {.k = SEARCH_RESULTS,
 								 .list_size = list,
 								 .beam_width = 4,
 								 .entrance_list = 10,
@@ -277,6 +333,7 @@ graph_finds(world *w, nv_body *body, uint32_t vector, uint32_t list,
 								 .user = NV_CACHE_SEARCH};
 	const float *query = w->base->vectors + (size_t) vector * w->base->dim;
 	int epoch = nv_store_enter(body->store);
+	uint64_t freed = freed_so_far(w);
 	const nv_result *results;
 	nv_error err;
 	uint32_t n;
@@ -291,9 +348,13 @@ graph_finds(world *w, nv_body *body, uint32_t vector, uint32_t list,
 	w->searching = false;
 	n = ok ? nv_search_results(w->search, &results) : 0;
 	for (uint32_t i = 0; i < n; i++)
-		*found |= nv_store_vector_hash(body->store, results[i].vertex) ==
-					  w->base->hashes[vector] &&
-				  results[i].distance == 0;
+	{
+		uint64_t hash = nv_store_vector_hash(body->store, results[i].vertex);
+
+		check_distance(w, query, hash, results[i].distance);
+		*found |= hash == w->base->hashes[vector] && results[i].distance == 0;
+	}
+	check_waited(w, freed);
 	nv_store_leave(body->store, epoch);
 	return ok;
 }
@@ -374,7 +435,7 @@ work_beside_checkpoint(world *w)
 			default:
 				/* The one linker may be in the middle of something. */
 				if (!linking)
-					do_link(w, 2);
+					do_link(w, 1 + (uint32_t) sim_pick(w, 6));
 		}
 	w->nested = false;
 }
@@ -412,6 +473,9 @@ take_turns(void *arg, bool is_sync)
 				break;
 			default:
 				sim_go_on_beside(w);
+				/* What it has freed comes to others. */
+				if (w->searching && !w->linking)
+					link_new_rows(w);
 		}
 }
 
@@ -1069,14 +1133,68 @@ fill_disk(world *w)
 }
 
 static void
+delete_below(world *w, uint32_t end)
+{
+	const uint32_t most = 100; /* a request */
+
+	for (uint32_t e = 0; e < end;)
+	{
+		nv_request *r = begin(w, NV_REQ_DELETE);
+		nv_element_ref *refs = (nv_element_ref *) r->data;
+		uint32_t n = 0;
+
+		for (; e < end && n < most; e++)
+			if (w->elements[e].live)
+				delete_row(w, e, &refs[n++]);
+		r->u.del.n = n;
+		r->u.del.lsn = w->lsn;
+		nv_request_delete(w->engine, r);
+		sim_check(w, r->status == NV_OK);
+	}
+}
+
+/*
+ * All rows but one are being taken out when that one is deleted, too, and every
+ * new one as soon as it is linked.  So there are only dead vertices around, and
+ * none that is about to be freed must become a neighbour.
+ */
+static void
+let_all_die(world *w, uint64_t budget)
+{
+	delete_below(w, w->n_elements - 1);
+	w->turns = UINT64_MAX;
+	sim_disk_set_hook(w->disk, take_turns, w);
+	sim_start_consolidation(w, 0);
+	sim_let_go(w, ACTOR_CONSOLIDATOR, budget);
+	delete_below(w, w->n_elements);
+	for (int i = 0; i < 200 && w->task[ACTOR_CONSOLIDATOR] != NULL; i++)
+	{
+		do_insert(w);
+		do_link(w, 1);
+		sim_check_newcomers(w, w->index->body);
+		delete_below(w, w->n_elements);
+		sim_let_go(w, ACTOR_CONSOLIDATOR, 1);
+	}
+	do_insert(w);
+	sim_end_beside(w);
+	do_link(w, MAX_ELEMENTS);
+	sim_disk_set_hook(w->disk, NULL, NULL);
+	sim_check_graph(w, w->index->body);
+	sim_check_rows(w);
+}
+
+static void
 run_and_crash(world *w, sim_script script, uint64_t power_off_at,
 			  bool *finished)
 {
 	if (!open_world(w))
 		sim_fail(w, "the base cannot be opened");
-	if (script == SIM_FULL_DISK)
+	if (script == SIM_FULL_DISK || script == SIM_ALL_DIE)
 	{
-		fill_disk(w);
+		if (script == SIM_FULL_DISK)
+			fill_disk(w);
+		else
+			let_all_die(w, w->seed);
 		*finished = true;
 		return;
 	}

@@ -37,6 +37,7 @@ typedef enum sim_script
 	SIM_REBUILD,     /* the graph is built anew beside the old one */
 	SIM_CONSOLIDATE, /* a cluster dies, others come, three runs */
 	SIM_FULL_DISK,   /* no crash */
+	SIM_ALL_DIE,     /* no crash: all rows are deleted beside a run */
 	SIM_SCRIPTS
 } sim_script;
 

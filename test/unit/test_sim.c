@@ -26,22 +26,25 @@
 /* Seeds of the test; fewer where everything takes longer. */
 #if defined(__SANITIZE_THREAD__)
 #define SEEDS 6
-#define POINTS 6
-#define REBUILD_STEP 12
+#define POINTS 3
+#define REBUILD_STEP 24
 #define CONSOLIDATE_STEP 60
+#define ALL_DIE_STEP 50
 #elif defined(__SANITIZE_ADDRESS__)
 #define SEEDS 30
 #define POINTS 30
 #define REBUILD_STEP 6
 #define CONSOLIDATE_STEP 12
+#define ALL_DIE_STEP 30
 #else
-#define SEEDS 150
-#define POINTS 100
-#define REBUILD_STEP 1
-#define CONSOLIDATE_STEP 2
+#define SEEDS 100
+#define POINTS 40
+#define REBUILD_STEP 2
+#define CONSOLIDATE_STEP 3
+#define ALL_DIE_STEP 10
 #endif
 
-#define SECONDS_A_SEED 120
+#define SECONDS_A_SEED 300
 
 /* Vectors of many a sector, and of more than one sector; both alignments. */
 static const struct
@@ -213,6 +216,19 @@ test_full_disk(void **state)
 			fail_msg("shape %" PRIu64 ": %s", n, why);
 }
 
+/* The last row is deleted after so many reads of a consolidation. */
+static void
+test_all_die(void **state)
+{
+	char why[SIM_WHY];
+	bool finished;
+
+	for (uint64_t n = 1; n < 150; n += ALL_DIE_STEP)
+		if (!sim_run_script(base_of(0), SIM_ALL_DIE, n, 0, &finished, &counts,
+							why))
+			fail_msg("after %" PRIu64 " reads: %s", n, why);
+}
+
 static int
 free_bases(void **state)
 {
@@ -251,7 +267,7 @@ main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_seeds),     cmocka_unit_test(test_every_change),
 		cmocka_unit_test(test_rebuild),   cmocka_unit_test(test_consolidation),
-		cmocka_unit_test(test_full_disk),
+		cmocka_unit_test(test_full_disk), cmocka_unit_test(test_all_die),
 	};
 
 	catch_signals();
