@@ -25,7 +25,7 @@
 
 /* Seeds of the test; fewer where everything takes longer. */
 #if defined(__SANITIZE_THREAD__)
-#define SEEDS 6
+#define SEEDS 4
 #define POINTS 3
 #define REBUILD_STEP 24
 #define CONSOLIDATE_STEP 60
