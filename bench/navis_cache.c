@@ -297,11 +297,12 @@ report(const run *r, uint32_t share, uint32_t pages, const char *policy,
 		share_of(c->hits[0] + c->hits[1], c->lookups[0] + c->lookups[1]);
 	double search = share_of(c->hits[0], c->lookups[0]);
 	double insert = share_of(c->hits[1], c->lookups[1]);
+	const char *name = strrchr(r->name, '/');
 
 	printf("| %s | %u %% | %u | %s | %.1f | %.1f | %.1f |\n", r->name, share,
 		   pages, policy, all, search, insert);
 	bench_json_begin(j, "cache_policy");
-	bench_json_text(j, "trace", r->name);
+	bench_json_text(j, "trace", name == NULL ? r->name : name + 1);
 	bench_json_number(j, "share", share);
 	bench_json_number(j, "pages", pages);
 	bench_json_text(j, "policy", policy);
