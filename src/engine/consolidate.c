@@ -313,8 +313,9 @@ nearest_live(run *r, uint32_t old, uint32_t *found, nv_error *err)
 	}
 	free(place);
 	free(scratch);
+	/* One that was there when the run began, so that the sweep knows it. */
 	for (uint32_t i = 0; i < n && *found == NV_NO_VERTEX; i++)
-		if (nv_body_live(body, near[i].id))
+		if (near[i].id < r->dying->n && nv_body_live(body, near[i].id))
 			*found = near[i].id;
 	for (uint32_t v = 0; v < vertices && *found == NV_NO_VERTEX; v++)
 		if (nv_body_live(body, v) &&

@@ -447,6 +447,16 @@ link_again(nv_sweep *s, uint32_t vertex, nv_error *err)
 	return status == NV_EBUSY ? NV_OK : status;
 }
 
+/*
+ * A medoid that came after the run began, when nothing older was live, is in
+ * no island: nobody can be told to be apart from it.
+ */
+static bool
+hangs_together(nv_sweep *s, uint32_t vertex, uint32_t medoid)
+{
+	return medoid >= s->n || island_of(s, vertex) == island_of(s, medoid);
+}
+
 nv_status
 nv_sweep_repair(nv_sweep *s, uint32_t medoid, nv_error *err)
 {
@@ -461,7 +471,7 @@ nv_sweep_repair(nv_sweep *s, uint32_t medoid, nv_error *err)
 			!(nv_store_edge_word(body->store, v) & NV_LINKED))
 			continue;
 		/* In no list, or connected with nothing that searches begin at. */
-		if (s->named[v] > 0 && island_of(s, v) == island_of(s, medoid))
+		if (s->named[v] > 0 && hangs_together(s, v, medoid))
 			continue;
 		status = check_stop(s, NV_CONSOLIDATE_REPAIR, v, s->n, err);
 		if (status == NV_OK)
