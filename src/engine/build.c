@@ -914,6 +914,21 @@ was_deleted(const nv_build *b, const nv_journal_entry *entry)
 }
 
 /*
+ * Is it this row that the body has of the element?  The build may have read
+ * two: one from the old graph and, after that was deleted, another one that
+ * waited.
+ */
+static bool
+holds(const nv_body *body, const nv_journal_entry *entry)
+{
+	uint32_t generation;
+
+	return nv_store_element(body->store, entry->element, &generation) !=
+			   NV_NO_VERTEX &&
+		   generation == entry->generation;
+}
+
+/*
  * What the new body holds is unlinked no more.  A row that came back after it
  * was deleted is pending, and stays so.  index->lock held.
  */
@@ -926,7 +941,7 @@ leave_pending_locked(const nv_build *b)
 
 	atomic_fetch_add(&index->moves_begun, 1);
 	for (uint64_t i = 0; i < b->n_entries; i++)
-		if (!was_deleted(b, &entries[i]) &&
+		if (!was_deleted(b, &entries[i]) && holds(index->body, &entries[i]) &&
 			nv_pending_remove(index->pending, entries[i].element,
 							  entries[i].generation))
 			nv_passes_confirm(index, entries[i].element);
@@ -950,7 +965,7 @@ take_place_locked(run *r, nv_error *err)
 		return nv_fail(err, NV_ENOENT, 0, "index was dropped");
 	sort_deleted(b);
 	for (uint64_t i = 0; i < b->n_entries && status == NV_OK; i++)
-		if (was_deleted(b, &entries[i]))
+		if (was_deleted(b, &entries[i]) && holds(r->body, &entries[i]))
 			status = nv_body_drop_element(r->body, entries[i].element, err);
 	if (status != NV_OK)
 		return status;
