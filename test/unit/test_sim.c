@@ -155,6 +155,22 @@ test_seeds(void **state)
 #endif
 }
 
+/*
+ * Seeds of long runs that found something: an element that was deleted and came
+ * back while a build read both of its rows; a medoid younger than the
+ * consolidation that chose it.
+ */
+static void
+test_known_seeds(void **state)
+{
+	static const uint64_t known[] = {40342, 41919};
+	char why[SIM_WHY];
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (!run_seed(known[i], 0, why))
+			fail_msg("seed %" PRIu64 ": %s", known[i], why);
+}
+
 /* Power fails at each change of one life in turn. */
 static void
 test_every_change(void **state)
@@ -265,9 +281,13 @@ int
 main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_seeds),     cmocka_unit_test(test_every_change),
-		cmocka_unit_test(test_rebuild),   cmocka_unit_test(test_consolidation),
-		cmocka_unit_test(test_full_disk), cmocka_unit_test(test_all_die),
+		cmocka_unit_test(test_seeds),
+		cmocka_unit_test(test_known_seeds),
+		cmocka_unit_test(test_every_change),
+		cmocka_unit_test(test_rebuild),
+		cmocka_unit_test(test_consolidation),
+		cmocka_unit_test(test_full_disk),
+		cmocka_unit_test(test_all_die),
 	};
 
 	catch_signals();
