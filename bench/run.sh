@@ -80,6 +80,11 @@ parts=${parts:-engine ablations sql}
 rows=${only_rows:-$rows}
 sql_rows=${only_rows:-${sql_rows:-$rows}}
 limited_sweep=${limited_sweep:-$sql_sweep}
+for file in "$data" "$query" "$pgvector"; do
+	[ -z "$file" ] || [ -e "$file" ] || { say "$file: does not exist"; exit 2; }
+done
+[ -n "$data" ] || [ -z "$query" ] || { say "--query needs --data FILE"; exit 2; }
+[ -z "$data" ] || [ -n "$query" ] || { say "--data needs --query FILE"; exit 2; }
 [ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
 [ -z "$data" ] || { data=$(realpath "$data"); query=$(realpath "$query"); }
 out=${out:-$top/bench/results/$(date +%F)-$size}

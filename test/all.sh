@@ -10,6 +10,12 @@
 
 parts=${*:-unit bench regress isolation tap}
 passed=0 failed=0
+for part in $parts; do
+	case $part in
+		unit | bench | regress | isolation | tap) ;;
+		*) say "unknown part $part"; exit 2 ;;
+	esac
+done
 
 need_tests
 dir=$(scratch_dir test)
@@ -129,7 +135,6 @@ for part in $parts; do
 				"navis.collect_interval = 3600"
 			"run_$part" ;;
 		tap) run_tap ;;
-		*) say "unknown part $part"; exit 2 ;;
 	esac
 done
 echo "$passed passed, $failed failed"
