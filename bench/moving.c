@@ -424,8 +424,6 @@ moving_run(tool *t, pass_setup *s, bench_rows *data, const moving_options *o,
 {
 	totals sum = {0};
 
-	if (data->n < t->rows + o->batches * o->batch_size)
-		bench_die(data->path, "has fewer rows than the batches take");
 	if (data->dim != t->params.dim)
 		bench_die(data->path, "has other dimensions than the index");
 	for (uint32_t i = 0; i < o->batches; i++)

@@ -177,6 +177,9 @@ run(tool *t, options *o)
 	else
 		t->config.insert_threads = 0;
 	tool_read_head(t, o->dir);
+	if (data != NULL &&
+		data->n < t->rows + o->moving.batches * o->moving.batch_size)
+		bench_die(data->path, "has fewer rows than the batches take");
 	dir = working_dir(o);
 	if (o->trace != NULL)
 		trace_begin(o->trace);

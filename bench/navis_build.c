@@ -98,6 +98,19 @@ report(const tool *t, const options *o, const nv_req_build *u, double seconds)
 	bench_json_close(j);
 }
 
+/* What fails leaves no directory that the next try would stumble over. */
+static const char *unfinished;
+
+static void
+remove_unfinished(void)
+{
+	const char *dir = unfinished;
+
+	unfinished = NULL;
+	if (dir != NULL)
+		tool_remove(dir);
+}
+
 static void
 run(tool *t, const options *o)
 {
@@ -114,6 +127,8 @@ run(tool *t, const options *o)
 	t->params.dim = rows->dim;
 	if (mkdir(o->dir, 0700) != 0)
 		bench_die(o->dir, strerror(errno));
+	unfinished = o->dir;
+	atexit(remove_unfinished);
 	journal = tool_journal_create(o->dir);
 	t->config.insert_threads = 0;
 	tool_start(t, o->dir);
@@ -130,6 +145,7 @@ run(tool *t, const options *o)
 	tool_journal_close(journal, &t->params);
 	report(t, o, &r->u.build, (double) (nv_now_ns() - begun) / 1e9);
 	tool_stop(t, true);
+	unfinished = NULL;
 	bench_rows_close(rows);
 	free(r);
 }

@@ -31,10 +31,14 @@ bench_progress_show(bench_progress *p, uint64_t done)
 	if (done > 0)
 		left = seconds * (double) (p->total - NV_MIN(done, p->total)) /
 			   (double) done;
-	fprintf(stderr, "%s%s: %llu of %llu, %.0f s, %.0f s to go%s",
-			terminal ? "\r" : "", p->what, (unsigned long long) done,
-			(unsigned long long) p->total, seconds, left,
-			terminal ? "   " : "\n");
+	fprintf(stderr, "%s%s: ", terminal ? "\r" : "", p->what);
+	if (p->total > 0)
+		fprintf(stderr, "%llu of %llu, ", (unsigned long long) done,
+				(unsigned long long) p->total);
+	fprintf(stderr, "%.0f s", seconds);
+	if (done > 0 && p->total > 0)
+		fprintf(stderr, ", %.0f s to go", left);
+	fprintf(stderr, "%s", terminal ? "          " : "\n");
 	fflush(stderr);
 }
 
