@@ -293,6 +293,10 @@ class Report:
                     "an INSERT, mean / P50 / P99 ms", "vectors/s beside",
                     "an INSERT beside", "QPS alone", "QPS beside", "P50 / P99 ms beside",
                     "recall@10"], rows)
+        self.text("", "VACUUM: navis takes the rows out of its list; vertices "
+                  "without rows stay in the graph until they are more than a "
+                  "tenth (a batch is less) and are then "
+                  "taken out together. HNSW takes them out in every VACUUM.")
         rows = []
         for m in methods:
             v = lambda s, name: self.sql_value(m, s, name)
