@@ -87,6 +87,10 @@ refuses "a subset too large" "fewer rows" "$bin/navis_convert" subset \
 check "build" "$bin/navis_build" -d base.fbin -o idx -R 32 -L 60 \
 	--warmup-queries 100 --json run.json
 says "what was built" "rows 3000, vertices 3000"
+refuses "a build that does not fit" "build_memory" "$bin/navis_build" \
+	-d base.fbin -o unfit --mem-budget 0.0001
+[ ! -e unfit ]
+ok $? "nothing is left of it"
 refuses "no second build there" "exists" "$bin/navis_build" -d base.fbin -o idx
 bench=("$bin/navis_bench" -i idx -q query.fbin --search-threads 2
 	--insert-threads 2 --cache-gb 0.01 --warmup-queries 100 --json run.json)
@@ -133,7 +137,8 @@ holds "none is left deleted" "$(number consolidation deleted) == 0"
 holds "recall in the consolidated window" "$(number after recall) >= 0.95"
 refuses "more batches than rows" "fewer rows" "${bench[@]}" "${batches[@]}" \
 	--num-batches 3 --insert-only
-rm -rf idx_shadow
+[ ! -e idx_shadow ]
+ok $? "before a shadow is made"
 
 
 # Cache policies: the lookups of a run, replayed.
