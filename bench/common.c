@@ -272,3 +272,11 @@ bench_proc_cpu_seconds(long pid)
 	fclose(f);
 	return (double) (user + system) / (double) sysconf(_SC_CLK_TCK);
 }
+
+void *
+bench_need(void *memory)
+{
+	if (memory == NULL)
+		bench_die("memory", "not enough");
+	return memory;
+}

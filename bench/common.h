@@ -22,6 +22,8 @@
 extern const char *bench_program;
 extern void bench_die(const char *what, const char *detail)
 	__attribute__((noreturn));
+/* The memory itself; ends the program if there was none. */
+extern void *bench_need(void *memory);
 
 typedef struct bench_matrix
 {

@@ -45,14 +45,6 @@ typedef struct count
 	uint64_t lookups[2], hits[2]; /* by search and by insertion */
 } count;
 
-static void *
-need(void *memory)
-{
-	if (memory == NULL)
-		bench_die("memory", "not enough");
-	return memory;
-}
-
 /* --- The trace --- */
 
 static void
@@ -70,7 +62,8 @@ read_events(run *r)
 		((size_t) size - sizeof(magic)) % sizeof(trace_event) != 0)
 		bench_die(r->name, "is cut off or too long");
 	r->n = (uint32_t) (((size_t) size - sizeof(magic)) / sizeof(trace_event));
-	r->events = need(nv_alloc_array((size_t) r->n + 1, sizeof(trace_event)));
+	r->events =
+		bench_need(nv_alloc_array((size_t) r->n + 1, sizeof(trace_event)));
 	if (fseek(f, sizeof(magic), SEEK_SET) != 0 ||
 		fread(r->events, sizeof(trace_event), r->n, f) != r->n)
 		bench_die(r->name, "cannot be read");
@@ -95,7 +88,8 @@ compare_keys(const void *a, const void *b)
 static void
 number_pages(run *r)
 {
-	uint64_t *keys = need(nv_alloc_array((size_t) r->n + 1, sizeof(*keys)));
+	uint64_t *keys =
+		bench_need(nv_alloc_array((size_t) r->n + 1, sizeof(*keys)));
 	uint32_t n = 0, kept = 0;
 
 	for (uint32_t i = 0; i < r->n; i++)
@@ -123,9 +117,9 @@ number_pages(run *r)
 static void
 find_next(run *r)
 {
-	uint32_t *later = need(nv_alloc_array((size_t) r->pages + 1, 4));
+	uint32_t *later = bench_need(nv_alloc_array((size_t) r->pages + 1, 4));
 
-	r->next = need(nv_alloc_array((size_t) r->n + 1, sizeof(*r->next)));
+	r->next = bench_need(nv_alloc_array((size_t) r->n + 1, sizeof(*r->next)));
 	for (uint32_t i = 0; i < r->pages; i++)
 		later[i] = NEVER;
 	for (uint32_t i = r->n; i-- > 0;)
@@ -250,9 +244,9 @@ rise(heap *h, uint32_t at, uint32_t page)
 static count
 replay_best(const run *r, uint32_t pages)
 {
-	heap h = {.page = need(nv_alloc_array((size_t) pages + 1, 4)),
-			  .at = need(nv_alloc_array((size_t) r->pages + 1, 4)),
-			  .when = need(nv_alloc_array((size_t) r->pages + 1, 4))};
+	heap h = {.page = bench_need(nv_alloc_array((size_t) pages + 1, 4)),
+			  .at = bench_need(nv_alloc_array((size_t) r->pages + 1, 4)),
+			  .when = bench_need(nv_alloc_array((size_t) r->pages + 1, 4))};
 	count c = {{0}, {0}};
 
 	for (uint32_t i = 0; i < r->pages; i++)

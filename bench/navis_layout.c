@@ -79,14 +79,6 @@ typedef struct simulation
 	bench_json *json;
 } simulation;
 
-static void *
-need(void *memory)
-{
-	if (memory == NULL)
-		bench_die("memory", "not enough");
-	return memory;
-}
-
 /* --- The graph --- */
 
 /* The lists of one page, by vertex. */
@@ -106,7 +98,7 @@ take_page(simulation *s, uint64_t number, const uint8_t *bytes,
 
 		if (ids == NULL || lists[v] != NULL)
 			continue;
-		lists[v] = need(nv_alloc_array(degree + 1, sizeof(uint32_t)));
+		lists[v] = bench_need(nv_alloc_array(degree + 1, sizeof(uint32_t)));
 		memcpy(lists[v], ids, degree * sizeof(uint32_t));
 		degrees[v] = degree;
 	}
@@ -115,10 +107,11 @@ take_page(simulation *s, uint64_t number, const uint8_t *bytes,
 static void
 join_lists(nv_graph *g, uint32_t **lists, const uint32_t *degrees)
 {
-	g->offset = need(nv_alloc_array((size_t) g->n + 1, sizeof(uint64_t)));
+	g->offset = bench_need(nv_alloc_array((size_t) g->n + 1, sizeof(uint64_t)));
 	for (uint32_t v = 0; v < g->n; v++)
 		g->offset[v + 1] = g->offset[v] + degrees[v];
-	g->edges = need(nv_alloc_array(g->offset[g->n] + 1, sizeof(uint32_t)));
+	g->edges =
+		bench_need(nv_alloc_array(g->offset[g->n] + 1, sizeof(uint32_t)));
 	for (uint32_t v = 0; v < g->n; v++)
 	{
 		if (lists[v] == NULL)
@@ -134,9 +127,9 @@ read_graph(simulation *s)
 {
 	nv_store *store = s->body->store;
 	uint32_t n = nv_store_vertices(store);
-	uint32_t **lists = need(nv_alloc_array(n, sizeof(*lists)));
-	uint32_t *degrees = need(nv_alloc_array(n, sizeof(*degrees)));
-	uint8_t *bytes = need(aligned_alloc(NV_BLOCK, NV_PAGE));
+	uint32_t **lists = bench_need(nv_alloc_array(n, sizeof(*lists)));
+	uint32_t *degrees = bench_need(nv_alloc_array(n, sizeof(*degrees)));
+	uint8_t *bytes = bench_need(aligned_alloc(NV_BLOCK, NV_PAGE));
 	nv_store_stats stats;
 	nv_error err;
 
@@ -187,7 +180,8 @@ add_trace(traces *t, nv_search *search)
 	if (at + met > t->room)
 	{
 		t->room = 2 * (at + met);
-		t->vertex = need(realloc(t->vertex, t->room * sizeof(*t->vertex)));
+		t->vertex =
+			bench_need(realloc(t->vertex, t->room * sizeof(*t->vertex)));
 	}
 	for (uint32_t i = 0; i < met; i++)
 		t->vertex[at + i] = nv_search_met(search, i).vertex;
@@ -198,12 +192,12 @@ static void
 trace(simulation *s, bench_rows *rows, uint64_t first, uint32_t n,
 	  const nv_search_options *how, traces *t)
 {
-	float *row = need(nv_alloc_array(rows->dim, sizeof(float)));
+	float *row = bench_need(nv_alloc_array(rows->dim, sizeof(float)));
 	nv_search *search;
 	nv_error err;
 
 	t->user = how->user;
-	t->first = need(nv_alloc_array((size_t) n + 1, sizeof(uint64_t)));
+	t->first = bench_need(nv_alloc_array((size_t) n + 1, sizeof(uint64_t)));
 	bench_check(nv_search_create(&search, &err), &err);
 	for (uint32_t i = 0; i < n; i++)
 	{
@@ -270,8 +264,9 @@ padded(const nv_graph *g, uint32_t degree)
 {
 	nv_graph p = {.n = g->n, .medoid = g->medoid};
 
-	p.offset = need(nv_alloc_array((size_t) g->n + 1, sizeof(uint64_t)));
-	p.edges = need(nv_alloc_array((size_t) g->n * degree, sizeof(uint32_t)));
+	p.offset = bench_need(nv_alloc_array((size_t) g->n + 1, sizeof(uint64_t)));
+	p.edges =
+		bench_need(nv_alloc_array((size_t) g->n * degree, sizeof(uint32_t)));
 	for (uint32_t v = 0; v < g->n; v++)
 	{
 		uint64_t len = g->offset[v + 1] - g->offset[v];
@@ -291,7 +286,7 @@ place(const nv_graph *g, const char *name, bool random)
 	uint32_t pages;
 	nv_error err;
 
-	l.page = need(nv_alloc_array(g->n, sizeof(*l.page)));
+	l.page = bench_need(nv_alloc_array(g->n, sizeof(*l.page)));
 	bench_check(nv_place(g, 0, random, bench_processors(), SEED, NULL, NULL,
 						 l.page, &pages, &err),
 				&err);
@@ -308,7 +303,7 @@ pack(const simulation *s)
 	uint32_t per_page = NV_MAX(NV_PAGE / bytes, 1u), n = s->graph.n;
 
 	l.span = (bytes + NV_PAGE - 1) / NV_PAGE;
-	l.page = need(nv_alloc_array(n, sizeof(*l.page)));
+	l.page = bench_need(nv_alloc_array(n, sizeof(*l.page)));
 	for (uint32_t v = 0; v < n; v++)
 		l.page[v] = v / per_page * l.span;
 	l.pages = (uint64_t) l.page[n - 1] + l.span;
@@ -403,7 +398,7 @@ simulate(const simulation *s, const layout *l, const traces *t, uint32_t share,
 							  .promote_search = 1,
 							  .policy = lru ? NV_CACHE_LRU : NV_CACHE_WORTH,
 							  .partitions = 1};
-	uint32_t *seen = need(nv_alloc_array(l->pages, sizeof(*seen)));
+	uint32_t *seen = bench_need(nv_alloc_array(l->pages, sizeof(*seen)));
 	counts warm = {0}, count = {0};
 	nv_cache *cache;
 	nv_error err;

@@ -175,6 +175,15 @@ nv_body_drop_element(nv_body *body, uint32_t element, nv_error *err)
 	return NV_OK;
 }
 
+uint64_t
+nv_body_live_vertices(nv_body *body)
+{
+	uint64_t dead = atomic_load(&body->dead_vertices);
+	uint64_t vertices = atomic_load(&body->n_vertices);
+
+	return vertices - NV_MIN(dead, vertices);
+}
+
 /* --- Reading chains
  * ----------------------------------------------------------- */
 

@@ -555,16 +555,6 @@ run_phases(run *r, nv_error *err)
 	return status;
 }
 
-/* Vertices with rows, of which one must be left to hang others on. */
-static uint64_t
-live_vertices(nv_body *body)
-{
-	uint64_t dead = atomic_load(&body->dead_vertices);
-	uint64_t vertices = atomic_load(&body->n_vertices);
-
-	return vertices - NV_MIN(dead, vertices);
-}
-
 /* Share of the vertices that are dead. */
 static double
 dead_share(nv_body *body)
@@ -578,7 +568,7 @@ dead_share(nv_body *body)
 static bool
 above(nv_body *body, double threshold)
 {
-	return live_vertices(body) > 0 && dead_share(body) > threshold;
+	return nv_body_live_vertices(body) > 0 && dead_share(body) > threshold;
 }
 
 static double

@@ -416,6 +416,27 @@ housekeeper_main(void *arg)
 	return NULL;
 }
 
+void
+nv_sleep_unless_stopping(nv_engine *engine, uint32_t ms)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += ms / 1000;
+	until.tv_nsec += (long) (ms % 1000) * 1000000;
+	if (until.tv_nsec >= 1000000000)
+	{
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	pthread_mutex_lock(&engine->wake_lock);
+	while (!atomic_load(&engine->stopping) &&
+		   pthread_cond_timedwait(&engine->wake_cond, &engine->wake_lock,
+								  &until) == 0)
+		;
+	pthread_mutex_unlock(&engine->wake_lock);
+}
+
 /* --- start --- */
 
 static nv_status

@@ -454,6 +454,8 @@ extern nv_status nv_body_add_element(nv_body *body, uint32_t element,
 extern void nv_body_count_vertex(nv_body *body);
 /* True if the vertex has an element. */
 extern bool nv_body_live(const nv_body *body, uint32_t vertex);
+/* Vertices with rows; the counters are read one after the other. */
+extern uint64_t nv_body_live_vertices(nv_body *body);
 /* True if the vertex is dead and about to be freed; see consolidate.c. */
 extern bool nv_body_dying(nv_body *body, uint32_t vertex);
 /*
@@ -648,6 +650,10 @@ extern void nv_request_consolidate(nv_engine *engine, nv_request *request);
 extern void nv_consolidate_end(nv_engine *engine);
 
 /* --- engine.c --- */
+
+/* For threads that look at something now and then; ends at once when the engine
+ * stops. */
+extern void nv_sleep_unless_stopping(nv_engine *engine, uint32_t ms);
 
 /*
  * An engine without threads and without the directory's lock, whose functions

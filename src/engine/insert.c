@@ -200,10 +200,8 @@ static void
 promote(nv_index *index, nv_linker *l, uint32_t vertex)
 {
 	nv_body *body = l->body;
-	uint64_t vertices = atomic_load(&body->n_vertices);
-	uint64_t dead = atomic_load(&body->dead_vertices);
 	double target = (double) body->params.entrance_ratio *
-					(double) (vertices - NV_MIN(dead, vertices));
+					(double) nv_body_live_vertices(body);
 
 	if (index->engine->config.entrance_static ||
 		(double) nv_entrance_live(body->entrance) >= target ||

@@ -358,9 +358,7 @@ renew(nv_engine *engine, nv_index *index)
 	nv_status status;
 
 	if (body != NULL)
-		rows += atomic_load(&body->n_vertices) -
-				NV_MIN(atomic_load(&body->dead_vertices),
-					   (uint64_t) atomic_load(&body->n_vertices));
+		rows += nv_body_live_vertices(body);
 	nv_body_put(body);
 	if (nv_now_ns() < atomic_load(&engine->renew_after_ns) ||
 		atomic_load(&engine->stopping))
@@ -421,12 +419,7 @@ look(nv_index *index, view *v)
 	v->grows_fast = (arrived - index->plan.arrived) * FAST_SHARE > v->pending;
 	index->plan.arrived = arrived;
 	if (index->body != NULL)
-	{
-		uint64_t all = atomic_load(&index->body->n_vertices);
-		uint64_t dead = atomic_load(&index->body->dead_vertices);
-
-		v->vertices = all - NV_MIN(dead, all);
-	}
+		v->vertices = nv_body_live_vertices(index->body);
 }
 
 /* The graph or its codebook was made for less than there is. */
@@ -568,26 +561,6 @@ nv_renew_next(nv_engine *engine)
 	return true;
 }
 
-static void
-sleep_a_tick(nv_engine *engine)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += TICK_MS * 1000000;
-	if (until.tv_nsec >= 1000000000)
-	{
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
-	pthread_mutex_lock(&engine->wake_lock);
-	while (!atomic_load(&engine->stopping) &&
-		   pthread_cond_timedwait(&engine->wake_cond, &engine->wake_lock,
-								  &until) == 0)
-		;
-	pthread_mutex_unlock(&engine->wake_lock);
-}
-
 void *
 nv_renewer_main(void *arg)
 {
@@ -605,7 +578,7 @@ nv_renewer_main(void *arg)
 			atomic_store(&engine->renewing, false);
 			nv_index_put(index);
 		}
-		sleep_a_tick(engine);
+		nv_sleep_unless_stopping(engine, TICK_MS);
 	}
 	return NULL;
 }

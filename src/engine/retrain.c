@@ -188,22 +188,13 @@ read_row(run *r, uint32_t vertex, float *place, uint64_t *hash, bool *found,
 				   r->body->dir);
 }
 
-static uint64_t
-live_vertices(nv_body *body)
-{
-	uint64_t all = atomic_load(&body->n_vertices);
-	uint64_t dead = atomic_load(&body->dead_vertices);
-
-	return all - NV_MIN(dead, all);
-}
-
 /* Rows of live vertices, spread evenly over their ids; *n of them. */
 static nv_status
 read_sample(run *r, float *rows, uint32_t most, uint32_t *n, nv_error *err)
 {
 	nv_body *body = r->body;
 	uint32_t ids = nv_store_vertices(body->store);
-	uint64_t live = NV_MAX(live_vertices(body), UINT64_C(1)), met = 0;
+	uint64_t live = NV_MAX(nv_body_live_vertices(body), UINT64_C(1)), met = 0;
 	nv_status status = NV_OK;
 
 	*n = 0;
@@ -234,7 +225,8 @@ static nv_status
 train(run *r, nv_error *err)
 {
 	uint32_t gdim = r->body->view.gspace.gdim, n;
-	uint32_t most = (uint32_t) NV_MIN(live_vertices(r->body), SAMPLE_ROWS);
+	uint32_t most =
+		(uint32_t) NV_MIN(nv_body_live_vertices(r->body), SAMPLE_ROWS);
 	float *rows = nv_alloc_array(most, gdim * sizeof(*rows));
 	nv_pq_params params = {
 		.bytes = r->body->pq_bytes,
@@ -568,7 +560,7 @@ is_due(const nv_index *index)
 		(index->state != NV_INDEX_READY && index->state != NV_INDEX_FULL) ||
 		atomic_load(&body->given_up) || nv_now_ns() < index->retrain_after_ns)
 		return false;
-	vertices = live_vertices(body);
+	vertices = nv_body_live_vertices(body);
 	return vertices >= NV_PQ_MIN_ROWS &&
 		   nv_drift_too_far(&body->drift, vertices) &&
 		   !nv_renew_fits(index, vertices + nv_pending_count(index->pending),
@@ -685,26 +677,6 @@ retrain(nv_engine *engine, nv_index *index, nv_body *body)
 
 /* --- The thread --- */
 
-static void
-sleep_a_tick(nv_engine *engine)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += TICK_MS * 1000000;
-	if (until.tv_nsec >= 1000000000)
-	{
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
-	pthread_mutex_lock(&engine->wake_lock);
-	while (!atomic_load(&engine->stopping) &&
-		   pthread_cond_timedwait(&engine->wake_cond, &engine->wake_lock,
-								  &until) == 0)
-		;
-	pthread_mutex_unlock(&engine->wake_lock);
-}
-
 void *
 nv_retrainer_main(void *arg)
 {
@@ -723,7 +695,7 @@ nv_retrainer_main(void *arg)
 			nv_body_put(body);
 			nv_index_put(index);
 		}
-		sleep_a_tick(engine);
+		nv_sleep_unless_stopping(engine, TICK_MS);
 	}
 	return NULL;
 }

@@ -37,6 +37,20 @@ nv_round_up(uint64_t value, uint64_t unit)
 	return (value + unit - 1) / unit * unit;
 }
 
+/* The greatest that divides both. */
+static inline uint32_t
+nv_common_divisor(uint32_t a, uint32_t b)
+{
+	while (b != 0)
+	{
+		uint32_t rest = a % b;
+
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
 /* Monotonic clock in nanoseconds. */
 static inline uint64_t
 nv_now_ns(void)

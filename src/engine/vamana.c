@@ -451,25 +451,12 @@ link_phase(nv_build_worker *w, uint32_t begin, uint32_t end)
 /* ---------- order and medoid ---------- */
 
 static uint32_t
-common_divisor(uint32_t a, uint32_t b)
-{
-	while (b != 0)
-	{
-		uint32_t rest = a % b;
-
-		a = b;
-		b = rest;
-	}
-	return a;
-}
-
-static uint32_t
 golden_step(uint32_t n)
 {
 	uint32_t step = (uint32_t) (n * 0.6180339887498949);
 
 	step = NV_MAX(step, 1);
-	while (common_divisor(step, n) != 1)
+	while (nv_common_divisor(step, n) != 1)
 		step++; /* n + 1 at the latest */
 	return step;
 }

@@ -30,19 +30,6 @@ typedef struct unit_shape
 	uint32_t bytes;
 } unit_shape;
 
-static uint32_t
-common_divisor(uint32_t a, uint32_t b)
-{
-	while (b != 0)
-	{
-		uint32_t rest = a % b;
-
-		a = b;
-		b = rest;
-	}
-	return a;
-}
-
 static unit_shape
 shape_of(const nv_store *store)
 {
@@ -53,7 +40,7 @@ shape_of(const nv_store *store)
 	if (record < NV_SECTOR)
 		return (unit_shape){NV_SECTOR / record * (block / NV_SECTOR), block};
 	sectors = (uint32_t) nv_round_up(record, NV_SECTOR) / NV_SECTOR;
-	divisor = common_divisor(sectors, block / NV_SECTOR);
+	divisor = nv_common_divisor(sectors, block / NV_SECTOR);
 	return (unit_shape){block / NV_SECTOR / divisor, sectors / divisor * block};
 }
 
