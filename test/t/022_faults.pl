@@ -226,9 +226,10 @@ is($node->safe_psql('postgres', $state), 'ready', 'and it is open');
 
 # --- an index whose opening crashes the server
 $node->stop;
-start_with_shim();
 my $offset = -s $node->logfile;
+# Armed before the start: the worker opens the index by itself at once.
 fail_when('r', 0, graph_dir() . '/state');
+start_with_shim();
 ok( wait_until(
 		sub {
 			# A crash ends every session.
