@@ -90,6 +90,8 @@ sim_watch(world *w)
 	/* Another graph took its place: what becomes of its root is no matter. */
 	if (w->watched != NULL && body->store != w->watched)
 		w->under_way = 0;
+	if (body->store != w->watched)
+		sim_watch_built(w, body->store);
 	w->watched = body->store;
 	w->epoch_seen = epoch;
 	if (w->task[ACTOR_CONSOLIDATOR] != NULL || w->linking)

@@ -24,7 +24,6 @@
 #define MAX_ELEMENTS 1500u
 #define VECTORS 1900u
 #define CLUSTERS 12u
-#define MAX_SNAPSHOTS 64 /* roots that are remembered */
 #define MAX_DEGREE 12u
 
 /* --- What the model knows --- */
@@ -69,8 +68,8 @@ typedef struct snapshot
 {
 	uint64_t lsn;
 	/*
-	 * Of a graph that was built: only its LSN is known, what it must hold the
-	 * journal says.
+	 * Of a graph that was built and not opened yet: which rows it must hold the
+	 * journal says; its vertices are known when it has taken its place.
 	 */
 	bool built;
 	const nv_store *store; /* whose it is; NULL: it was not opened yet */
@@ -135,8 +134,8 @@ typedef struct world
 	uint32_t last_past[MAX_ELEMENTS]; /* of each element, + 1; 0: none */
 	uint64_t lsn, flushed;
 
-	snapshot snapshots[MAX_SNAPSHOTS];
-	uint32_t n_snapshots;
+	snapshot *snapshots; /* all roots there were */
+	uint32_t n_snapshots, snapshots_room;
 	uint64_t acknowledged;   /* LSN of the last root known to be published */
 	uint64_t under_way;      /* of one that may be, 0: none */
 	uint64_t last_cut;       /* of one whose cut was made, 0: none */
@@ -238,6 +237,8 @@ extern void sim_take_vectors(snapshot *s, const element *elements);
 extern uint32_t sim_count_linked(const nv_store *store);
 /* What a store holds after opening: the root it says, whole. */
 extern void sim_check_opened(world *w, nv_body *body);
+/* Another graph is the index's: if it was built beside, its lists are noted. */
+extern void sim_watch_built(world *w, nv_store *store);
 /* Lists in bounds, naming what has a list; equal vectors once. */
 extern void sim_check_graph(world *w, nv_body *body);
 /* Nothing that a root names counts as free. */

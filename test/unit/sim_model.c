@@ -82,6 +82,13 @@ sim_free_snapshot(snapshot *s)
 	memset(s, 0, sizeof(*s));
 }
 
+/* The page that lists were read from last; page UINT64_MAX: none. */
+typedef struct page_at_hand
+{
+	_Alignas(NV_BLOCK) uint8_t bytes[NV_PAGE];
+	uint64_t page;
+} page_at_hand;
+
 /* A page as readers see it; false: it cannot be read. */
 static bool
 read_page(nv_store *store, uint64_t page, uint8_t *bytes)
@@ -94,12 +101,25 @@ read_page(nv_store *store, uint64_t page, uint8_t *bytes)
 						page * NV_PAGE, NULL) == NV_OK;
 }
 
+/* The list that an edge word names; NULL: it is not there. */
+static const uint32_t *
+read_list(nv_store *store, page_at_hand *hand, uint64_t word, uint32_t v,
+		  uint32_t *degree)
+{
+	uint64_t page = nv_word_page(word);
+
+	if (page != hand->page)
+		hand->page = read_page(store, page, hand->bytes) ? page : UINT64_MAX;
+	return hand->page == page
+			   ? nv_slot_find(store, hand->bytes, word, v, degree)
+			   : NULL;
+}
+
 static void
 take_vertices(nv_store *store, snapshot *s)
 {
-	_Alignas(NV_BLOCK) static uint8_t bytes[NV_PAGE];
+	page_at_hand hand = {.page = UINT64_MAX};
 	uint32_t stride = nv_store_get_params(store)->code_stride;
-	uint64_t at = UINT64_MAX;
 
 	s->n_vertices = nv_store_vertices(store);
 	s->vertex = sim_must(nv_alloc_array(s->n_vertices + 1, sizeof(*s->vertex)));
@@ -114,13 +134,7 @@ take_vertices(nv_store *store, snapshot *s)
 		to->code_crc = nv_crc32c(0, nv_store_code(store, v), stride);
 		if (to->word == 0)
 			continue;
-		if (nv_word_page(to->word) != at)
-			at = read_page(store, nv_word_page(to->word), bytes)
-					 ? nv_word_page(to->word)
-					 : UINT64_MAX;
-		ids = at != UINT64_MAX
-				  ? nv_slot_find(store, bytes, to->word, v, &degree)
-				  : NULL;
+		ids = read_list(store, &hand, to->word, v, &degree);
 		to->readable = ids != NULL;
 		if (ids != NULL)
 			to->list_crc = nv_crc32c(degree, ids, degree * 4);
@@ -165,16 +179,19 @@ sim_count_linked(const nv_store *store)
 	return n;
 }
 
-/* A place for the root that is being made. */
+/*
+ * A place for the root that is being made.  None is forgotten: one of a build
+ * that has not taken the other graph's place yet, and one that was built and
+ * not changed since, may be found however many others were made.
+ */
 snapshot *
 sim_new_snapshot(world *w)
 {
-	if (w->n_snapshots == MAX_SNAPSHOTS)
+	if (w->n_snapshots == w->snapshots_room)
 	{
-		sim_free_snapshot(&w->snapshots[0]);
-		memmove(w->snapshots, w->snapshots + 1,
-				(MAX_SNAPSHOTS - 1) * sizeof(*w->snapshots));
-		w->n_snapshots--;
+		w->snapshots_room = NV_MAX(2 * w->snapshots_room, UINT32_C(32));
+		w->snapshots = sim_must(
+			realloc(w->snapshots, w->snapshots_room * sizeof(*w->snapshots)));
 	}
 	memset(&w->snapshots[w->n_snapshots], 0, sizeof(snapshot));
 	return &w->snapshots[w->n_snapshots++];
@@ -291,29 +308,19 @@ list_is_sound(const snapshot *s, uint32_t v, const uint32_t *ids,
 static void
 check_lists(world *w, nv_store *store, const snapshot *s)
 {
-	_Alignas(NV_BLOCK) static uint8_t bytes[NV_PAGE];
+	page_at_hand hand = {.page = UINT64_MAX};
 	uint32_t *seen = sim_must(nv_alloc_array(s->n_vertices + 1, sizeof(*seen)));
-	uint64_t at = UINT64_MAX;
 
-	for (uint32_t v = 0; v < s->n_vertices; v++)
+	for (uint32_t v = 0; v < s->n_vertices && !w->lost_writes; v++)
 	{
-		uint64_t word = s->vertex[v].word;
 		const uint32_t *ids;
 		uint32_t degree;
 
-		if (word == 0 || !s->vertex[v].readable)
+		if (!s->vertex[v].readable)
 			continue;
-		if (nv_word_page(word) != at &&
-			!read_page(store, nv_word_page(word), bytes))
-			continue;
-		at = nv_word_page(word);
-		ids = nv_slot_find(store, bytes, word, v, &degree);
-		if (ids != NULL && !list_is_sound(s, v, ids, degree, seen) &&
-			!w->lost_writes)
-		{
-			free(seen);
+		ids = read_list(store, &hand, s->vertex[v].word, v, &degree);
+		if (ids != NULL && !list_is_sound(s, v, ids, degree, seen))
 			sim_fail(w, "list of vertex %u is not sound", v);
-		}
 	}
 	free(seen);
 }
@@ -391,7 +398,8 @@ sim_check_kept(world *w, nv_store *store)
 	/* What was lost of a store that failed another opening counts anew. */
 	if (atomic_load(&store->failed) || w->kind == SIM_LIES)
 		return;
-	if (root != NULL && root->store == store)
+	sim_check(w, root != NULL);
+	if (root->store == store)
 		check_root_kept(w, store, root);
 	/* And the one that is being made, from its cut on. */
 	root = w->last_cut != 0 ? sim_find_snapshot(w, w->last_cut) : NULL;
@@ -402,27 +410,21 @@ sim_check_kept(world *w, nv_store *store)
 void
 sim_check_published(world *w, nv_store *store, const snapshot *root)
 {
-	_Alignas(NV_BLOCK) static uint8_t bytes[NV_PAGE];
-	uint64_t at = UINT64_MAX;
+	page_at_hand hand = {.page = UINT64_MAX};
 
 	if (root == NULL || root->store != store || atomic_load(&store->failed) ||
 		w->kind == SIM_LIES)
 		return;
 	for (uint32_t v = 0; v < root->n_vertices; v++)
 	{
-		uint64_t word = root->vertex[v].word;
+		const vertex_state *was = &root->vertex[v];
 		const uint32_t *ids;
 		uint32_t degree;
 
-		if (word == 0 || !root->vertex[v].readable)
+		if (!was->readable)
 			continue;
-		if (nv_word_page(word) != at &&
-			!read_page(store, nv_word_page(word), bytes))
-			continue;
-		at = nv_word_page(word);
-		ids = nv_slot_find(store, bytes, word, v, &degree);
-		if (ids == NULL ||
-			nv_crc32c(degree, ids, degree * 4) != root->vertex[v].list_crc)
+		ids = read_list(store, &hand, was->word, v, &degree);
+		if (ids == NULL || nv_crc32c(degree, ids, degree * 4) != was->list_crc)
 			sim_fail(w,
 					 "root with LSN %" PRIu64 " is out, its list of vertex %u "
 					 "was overwritten",
@@ -433,7 +435,7 @@ sim_check_published(world *w, nv_store *store, const snapshot *root)
 void
 sim_check_newcomers(world *w, nv_body *body)
 {
-	_Alignas(NV_BLOCK) static uint8_t bytes[NV_PAGE];
+	page_at_hand hand = {.page = UINT64_MAX};
 	nv_store *store = body->store;
 	const nv_dying *dying = atomic_load(&body->dying);
 	uint32_t n = nv_store_vertices(store);
@@ -444,8 +446,8 @@ sim_check_newcomers(world *w, nv_body *body)
 		const uint32_t *ids = NULL;
 		uint32_t degree = 0;
 
-		if (word != 0 && read_page(store, nv_word_page(word), bytes))
-			ids = nv_slot_find(store, bytes, word, v, &degree);
+		if (word != 0)
+			ids = read_list(store, &hand, word, v, &degree);
 		for (uint32_t i = 0; ids != NULL && i < degree; i++)
 			if (nv_body_dying(body, ids[i]))
 				sim_fail(w,
@@ -544,10 +546,15 @@ sim_check_graph(world *w, nv_body *body)
 		check_beginnings(w, body);
 }
 
-/* A graph that was built beside: made of rows that the journal had. */
+/*
+ * A graph that was built beside: made of rows that the journal had, and of the
+ * lists it had when it took the other one's place, if it did.
+ */
 static void
-check_built(world *w, nv_store *store, snapshot *now)
+check_built(world *w, nv_store *store, snapshot *now, const snapshot *root)
 {
+	if (root->vertex != NULL)
+		compare_vertices(w, now, root);
 	now->vector =
 		sim_must(nv_alloc_array(now->n_elements + 1, sizeof(*now->vector)));
 	for (uint32_t e = 0; e < now->n_elements; e++)
@@ -561,6 +568,30 @@ check_built(world *w, nv_store *store, snapshot *now)
 	}
 	compare_vectors(w, store, now, now);
 	w->counts->rebuilt++;
+}
+
+void
+sim_watch_built(world *w, nv_store *store)
+{
+	snapshot *root = sim_find_snapshot(w, atomic_load(&store->published_lsn));
+
+	if (root == NULL || !root->built || root->vertex != NULL ||
+		sim_disk_is_off(w->disk))
+		return;
+	sim_disk_calm(w->disk, true);
+	take_vertices(store, root);
+	sim_disk_calm(w->disk, false);
+	root->store = store;
+}
+
+/* What was found in a graph that was built is what its root says. */
+static void
+keep_built(snapshot *root, snapshot *now)
+{
+	now->lsn = root->lsn;
+	sim_free_snapshot(root);
+	*root = *now;
+	memset(now, 0, sizeof(*now));
 }
 
 /* Which root was found. */
@@ -597,7 +628,7 @@ sim_check_opened(world *w, nv_body *body)
 	w->fell_back = false;
 	sim_take_snapshot(store, &now);
 	if (root->built)
-		check_built(w, store, &now);
+		check_built(w, store, &now, root);
 	else
 	{
 		compare_root(w, &now, root);
@@ -605,10 +636,12 @@ sim_check_opened(world *w, nv_body *body)
 	}
 	check_lists(w, store, &now);
 	check_distinct(w, &now);
+	if (root->built)
+		keep_built(root, &now);
 	sim_free_snapshot(&now);
 	if (w->kind != SIM_LIES)
 		check_beginnings(w, body);
-	root->store = root->built ? NULL : store;
+	root->store = store;
 	w->acknowledged = root->lsn;
 	w->under_way = w->last_cut = 0;
 	w->counts->states++;

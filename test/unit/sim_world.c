@@ -949,6 +949,7 @@ free_world(world *w)
 {
 	for (uint32_t i = 0; i < w->n_snapshots; i++)
 		sim_free_snapshot(&w->snapshots[i]);
+	free(w->snapshots);
 	nv_search_free(w->search);
 	nv_ring_destroy(w->search_ring);
 	nv_ring_destroy(w->linker.ring);
