@@ -5,12 +5,15 @@
 #   bash test/soak.sh 50000 70000         50000 seeds from 70000
 #   JOBS=2 bash test/soak.sh              so many at a time; as many as cores
 #   bash test/soak.sh server              crashes of a real server: soak_server.sh
+#   bash test/soak.sh stress              writes to one, for ten minutes
 #
 # Says how far it is, which seeds failed, how each is run again, how many power
 # failures there were and states compared, and ends with 1 if any seed failed.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
-if [ "${1:-}" = server ]; then exec bash "$top/test/soak_server.sh" "${@:2}"; fi
+case ${1:-} in
+	server | stress) exec bash "$top/test/soak_server.sh" "$@" ;;
+esac
 count=${1:-10000}
 first=${2:-1000}
 jobs=${JOBS:-$(nproc)}

@@ -1,25 +1,34 @@
 #!/usr/bin/env bash
-# Crashes of a real server, for as many rounds as there is time for.
+# A real server, for as long as there is time for.
 #
-#   bash test/soak.sh server                           200 rounds from seed 1
-#   bash test/soak.sh server --rounds 20 --seed 7      a server of 20 rounds
+#   bash test/soak.sh server                           200 crashes from seed 1
+#   bash test/soak.sh server --rounds 20 --seed 7      a server of 20 crashes
+#   bash test/soak.sh stress                           ten minutes of writes
+#   bash test/soak.sh stress --seconds 60 --rate 500   transactions a second
 #
-# A round: sessions that change tables with navis indexes, SIGKILL at a random
+# server: a round: sessions that change tables with navis indexes, SIGKILL at a random
 # moment, restart, questions (test/t/NavisCrash.pm).  A server goes through 20
-# rounds, one seed; the next server has the next seed.  Ends with 1 at the first
-# discrepancy, and keeps the server's directory then.
+# rounds, one seed; the next server has the next seed.  stress: sessions write,
+# search and vacuum, by default as fast as they can (test/t/012_stress.pl).
+# Ends with 1 at the first discrepancy, and keeps the server's directory then.
 
 . "$(dirname "$0")/lib.sh"
 
-rounds=200 seed=1
+kind=${1:-server} rounds=200 seed=1 seconds=600 rate=1000000
+[ $# = 0 ] || shift
 while [ $# -ge 2 ]; do
-	case $1 in
-		--rounds | --seed) printf -v "${1#--}" %s "$2" ;;
+	case $kind$1 in
+		server--rounds | server--seed | stress--seconds | stress--rate)
+			printf -v "${1#--}" %s "$2" ;;
 		*) break ;;
 	esac
 	shift 2
 done
-[ $# = 0 ] || { sed -n '4,5s/^# *//p' "$0" >&2; exit 2; }
+[ $# = 0 ] || { sed -n '4,7s/^# *//p' "$0" >&2; exit 2; }
+case $kind in
+	server) test=019_crash.pl ;;
+	stress) test=012_stress.pl ;;
+esac
 
 need_tests
 dir=$(scratch_dir soak)
@@ -33,7 +42,8 @@ as_server env -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE \
 	TESTDIR="$dir/src" TESTDATADIR="$dir/src/tmp_check" \
 	TESTLOGDIR="$dir/src/tmp_check/log" \
 	NAVIS_CRASH_ROUNDS="$rounds" NAVIS_CRASH_SEED="$seed" \
-	sh -c "cd '$dir/src' && perl test/t/019_crash.pl" 2>&1 |
+	NAVIS_STRESS_SECONDS="$seconds" NAVIS_STRESS_RATE="$rate" \
+	sh -c "cd '$dir/src' && perl test/t/$test" 2>&1 |
 	grep --line-buffered -v '^ok ' || status=$?
 if [ $status != 0 ]; then
 	say "kept: $dir/src/tmp_check"

@@ -19,6 +19,10 @@ my $rows = 5000;
 my $pool = 8000;
 my $queries = 100;
 my $clients = 5;
+# Transactions a second that slow machines keep up with, too, for a minute; as
+# fast as they go and for longer by test/soak.sh.
+my $seconds = $ENV{NAVIS_STRESS_SECONDS} // 60;
+my $rate = $ENV{NAVIS_STRESS_RATE} // 80;
 
 my $node = new_node('stress', conf => <<CONF);
 navis.checkpoint_timeout = 2
@@ -83,11 +87,11 @@ SELECT * FROM navis_stat_indexes, navis_stat_worker;
 SQL
 	vacuum => [ 1, "VACUUM (INDEX_CLEANUP on) words;\n" ]);
 
-# Runs so many transactions a client; after some seconds what is given.
+# Runs what pgbench is told; after some seconds what is given.
 sub stress
 {
-	my ($transactions, $after, $event) = @_;
-	my $bench = start_bench($node, $scripts, '-c', $clients, '-j', 2, '-t', $transactions);
+	my ($length, $after, $event) = @_;
+	my $bench = start_bench($node, $scripts, '-c', $clients, '-j', 2, @$length);
 
 	if (defined $event)
 	{
@@ -150,7 +154,7 @@ SQL
 }
 
 # --- undisturbed ---
-my ($rc, $out, $err) = stress(700);
+my ($rc, $out, $err) = stress([ '-T', $seconds, '-R', $rate ]);
 is($rc, 0, 'no client failed') or diag($err);
 is($err =~ s/^pgbench: .*\n//mgr, '', 'no error, no warning');
 my ($inserted, $equal, $seeks, $explored, $vectors, $searches, $queue, $retried, $relinks, $checkpoints) = statistics();
@@ -170,20 +174,20 @@ cmp_ok($checkpoints, '>', 0, 'checkpoints were published');
 
 # --- the worker ends in the middle, and is started again ---
 my $pid = worker_pid($node);
-($rc, $out, $err) = stress(250, 2, sub { kill 'TERM', $pid });
+($rc, $out, $err) = stress([ '-t', 250 ], 2, sub { kill 'TERM', $pid });
 is($rc, 0, 'worker ended: no client failed') or diag($err);
 unlike($err, qr/ERROR/, 'worker ended: no error');
 ok(wait_until(sub { (worker_pid($node) // $pid) != $pid }), 'worker ended: another one');
 settled('worker ended');
 
 # --- it is killed: all sessions end, the server recovers ---
-($rc, $out, $err) = stress(20000, 4, sub { kill 'KILL', worker_pid($node) });
+($rc, $out, $err) = stress([ '-t', 20000 ], 4, sub { kill 'KILL', worker_pid($node) });
 isnt($rc, 0, 'worker killed: clients lost their sessions');
 ok(wait_until(sub { ($node->psql('postgres', 'SELECT 1'))[0] == 0 }), 'worker killed: the server is back');
 settled('worker killed');
 
 # --- everything is killed ---
-($rc, $out, $err) = stress(20000, 4, sub { kill9_all($node) });
+($rc, $out, $err) = stress([ '-t', 20000 ], 4, sub { kill9_all($node) });
 isnt($rc, 0, 'all killed: clients lost their sessions');
 $node->start;
 settled('all killed');
