@@ -43,8 +43,8 @@
 
 #define TICK_MS 500
 #define BLOCK_ROWS 256 /* encoded at a time */
-#define WAIT_NS 1000000
-#define REST_STEP_NS 20000000
+#define WAIT_US 1000
+#define REST_STEP_NS (UINT64_C(20) * 1000000u)
 #define MAX_REST_NS (UINT64_C(1000) * 1000000u)
 #define READ_TRIES 3
 #define REST_LINKS 16 /* vertices linked anew between two rests */
@@ -125,14 +125,6 @@ check_stop(run *r, nv_error *err)
 				   : NV_OK;
 }
 
-static void
-pause_for(uint64_t ns)
-{
-	struct timespec pause = {.tv_nsec = (long) ns};
-
-	nanosleep(&pause, NULL);
-}
-
 /* As long as it has worked: half of the time is for others. */
 static void
 rest(run *r)
@@ -142,8 +134,10 @@ rest(run *r)
 
 	while (now < end && !stop(r))
 	{
-		pause_for(NV_MIN(end - now, (uint64_t) REST_STEP_NS));
-		now = nv_now_ns();
+		nv_pause(r->engine,
+				 (uint32_t) (NV_MIN(end - now, REST_STEP_NS) / 1000));
+		/* Where a test says whose turn it is it is not time that counts. */
+		now = r->engine->pause != NULL ? end : nv_now_ns();
 	}
 	r->worked_ns = nv_now_ns();
 }
@@ -350,12 +344,13 @@ encode_all(run *r, nv_error *err)
 
 /* All who are inside an epoch leave it; they do not wait for us. */
 static void
-wait_for_others(nv_store *store)
+wait_for_others(const run *r)
 {
+	nv_store *store = r->body->store;
 	uint64_t mark = nv_store_mark(store);
 
 	while (!nv_store_passed(store, mark))
-		pause_for(WAIT_NS);
+		nv_pause(r->engine, WAIT_US);
 }
 
 /*
@@ -516,7 +511,7 @@ replace_codes(run *r, nv_error *err)
 		status = take_over(r, err);
 	if (status != NV_OK)
 		nv_store_recode_abort(store);
-	wait_for_others(store);
+	wait_for_others(r);
 	nv_store_recode_free(store);
 	if (status != NV_OK)
 		return status;
@@ -677,6 +672,20 @@ retrain(nv_engine *engine, nv_index *index, nv_body *body)
 
 /* --- The thread --- */
 
+bool
+nv_retrain_next(nv_engine *engine)
+{
+	nv_body *body;
+	nv_index *index = choose(engine, &body);
+
+	if (index == NULL)
+		return false;
+	retrain(engine, index, body);
+	nv_body_put(body);
+	nv_index_put(index);
+	return true;
+}
+
 void *
 nv_retrainer_main(void *arg)
 {
@@ -686,15 +695,7 @@ nv_retrainer_main(void *arg)
 	/* Without insert threads no row comes that could drift. */
 	while (!atomic_load(&engine->stopping) && engine->config.insert_threads > 0)
 	{
-		nv_body *body;
-		nv_index *index = choose(engine, &body);
-
-		if (index != NULL)
-		{
-			retrain(engine, index, body);
-			nv_body_put(body);
-			nv_index_put(index);
-		}
+		(void) nv_retrain_next(engine);
 		nv_sleep_unless_stopping(engine, TICK_MS);
 	}
 	return NULL;

@@ -10,6 +10,8 @@
 #include "engine_internal.h"
 
 extern void *nv_retrainer_main(void *arg);
+/* Replaces the codes of one index that needs it; false: none does. */
+extern bool nv_retrain_next(nv_engine *engine);
 
 /* Bytes it takes at its peak for a graph with so many ids of vertices. */
 extern uint64_t nv_retrain_memory(const nv_body *body, uint64_t ids);

@@ -1,7 +1,7 @@
 /*
  * sim_beside.c
  *		What goes on beside everything else in a simulated world: consolidation,
- *		and graphs that the engine builds by itself.
+ *		graphs that the engine builds by itself, and codes that are replaced.
  *
  * Each is a task (sim_turns.h) that runs the engine's own function for it and
  * rests after so many reads and syncs, where it waits for somebody, and where
@@ -10,8 +10,11 @@
  */
 #include "sim_internal.h"
 
+#include "retrain.h"
+
 #define DRIFTED_ROWS 1200u /* rows that make a codebook unfit */
 #define DRIFTED_ERROR 100.0
+#define RETRAIN_ROOM 600u /* rows that may come meanwhile */
 
 void
 sim_give_up(world *w)
@@ -140,6 +143,15 @@ sim_let_go(world *w, actor who, uint64_t budget)
 		w->task[who] = NULL;
 }
 
+bool
+sim_anybody_beside(const world *w)
+{
+	for (actor a = ACTOR_MAIN + 1; a < ACTORS; a++)
+		if (w->task[a] != NULL)
+			return true;
+	return false;
+}
+
 void
 sim_others_go(void *arg)
 {
@@ -150,21 +162,20 @@ sim_others_go(void *arg)
 		sim_task_rest();
 		return;
 	}
-	if (w->task[ACTOR_CONSOLIDATOR] == NULL && w->task[ACTOR_BUILDER] == NULL)
+	if (!sim_anybody_beside(w))
 		sim_fail(w, "somebody waits for nobody");
-	sim_let_go(w, ACTOR_CONSOLIDATOR, 1);
-	sim_let_go(w, ACTOR_BUILDER, 1);
+	for (actor a = ACTOR_MAIN + 1; a < ACTORS; a++)
+		sim_let_go(w, a, 1);
 }
 
 void
 sim_kill_tasks(world *w)
 {
-	if (w->task[ACTOR_CONSOLIDATOR] == NULL && w->task[ACTOR_BUILDER] == NULL)
+	if (!sim_anybody_beside(w))
 		return;
 	sim_disk_power_off(w->disk);
 	atomic_store(&w->engine->stopping, true);
-	while (w->task[ACTOR_CONSOLIDATOR] != NULL ||
-		   w->task[ACTOR_BUILDER] != NULL)
+	while (sim_anybody_beside(w))
 		sim_others_go(w);
 	w->counts->cut_short += w->wish != NULL;
 }
@@ -312,16 +323,20 @@ build(void *arg)
 		(void) nv_renew_next(w->engine);
 }
 
+/* Rows come that are like none the codebook was trained for. */
+static void
+drift(nv_body *body)
+{
+	for (uint32_t i = 0; body != NULL && i < DRIFTED_ROWS; i++)
+		nv_drift_add(&body->drift, DRIFTED_ERROR);
+}
+
 static void
 start_build(world *w)
 {
-	nv_body *body = w->index->body;
-
 	w->index->plan.after_ns = 0;
 	w->index->plan.min_rows = 0;
-	/* Rows come that are like none the codebook was trained for. */
-	for (uint32_t i = 0; body != NULL && i < DRIFTED_ROWS; i++)
-		nv_drift_add(&body->drift, DRIFTED_ERROR);
+	drift(w->index->body);
 	w->task[ACTOR_BUILDER] = sim_task_start(build, w);
 	w->counts->builds++;
 }
@@ -340,11 +355,54 @@ go_on_building(world *w)
 			   1 + sim_pick(w, (uint64_t) 1 << sim_pick(w, 6)));
 }
 
-/* --- Both --- */
+/* --- Retraining --- */
+
+static void
+retrain(void *arg)
+{
+	world *w = arg;
+
+	if (nv_retrain_next(w->engine))
+		w->counts->retrained += atomic_load(&w->index->retrained);
+}
+
+/* There is no memory for a build, but for other codes. */
+static void
+start_retraining(world *w)
+{
+	nv_body *body = w->index->body;
+	uint64_t memory =
+		nv_retrain_memory(body, nv_store_vertices(body->store) + RETRAIN_ROOM);
+
+	nv_engine_set_build(w->engine, memory, 1);
+	w->index->retrain_after_ns = 0;
+	drift(body);
+	w->task[ACTOR_RETRAINER] = sim_task_start(retrain, w);
+}
+
+static void
+go_on_retraining(world *w)
+{
+	if (w->task[ACTOR_RETRAINER] == NULL)
+	{
+		/* One a life is enough. */
+		w->mood.retrains = false;
+		if (w->index->body != NULL)
+			start_retraining(w);
+		return;
+	}
+	/* It reads a row at a time. */
+	sim_let_go(w, ACTOR_RETRAINER,
+			   1 + sim_pick(w, (uint64_t) 1 << sim_pick(w, 12)));
+}
+
+/* --- All --- */
 
 void
 sim_go_on_beside(world *w)
 {
+	if (w->mood.retrains || w->task[ACTOR_RETRAINER] != NULL)
+		go_on_retraining(w);
 	if (w->mood.builds || w->task[ACTOR_BUILDER] != NULL)
 		go_on_building(w);
 	if (w->mood.consolidates && w->index->body != NULL)
@@ -354,12 +412,12 @@ sim_go_on_beside(world *w)
 void
 sim_end_beside(world *w)
 {
-	for (uint64_t i = 0;
-		 w->task[ACTOR_CONSOLIDATOR] != NULL || w->task[ACTOR_BUILDER] != NULL;
-		 i++)
+	while (sim_anybody_beside(w))
 	{
 		sim_let_go(w, ACTOR_CONSOLIDATOR, 1 + sim_pick(w, 64));
 		sim_let_go(w, ACTOR_BUILDER, 1 + sim_pick(w, 64));
+		if (w->task[ACTOR_RETRAINER] != NULL)
+			sim_let_go(w, ACTOR_RETRAINER, 1 + sim_pick(w, 64));
 	}
 	end_wish(w);
 }

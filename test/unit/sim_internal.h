@@ -97,13 +97,14 @@ typedef enum actor
 	ACTOR_MAIN, /* everybody but */
 	ACTOR_CONSOLIDATOR,
 	ACTOR_BUILDER,
+	ACTOR_RETRAINER,
 	ACTORS
 } actor;
 
 /* What a life is about. */
 typedef struct mood
 {
-	bool consolidates, builds, deletes_many;
+	bool consolidates, builds, deletes_many, retrains;
 } mood;
 
 typedef struct world
@@ -158,6 +159,7 @@ typedef struct world
 	bool deleted_many;        /* members of the entrance graph among them */
 
 	/* beside the rest */
+	bool may_retrain; /* some worlds do */
 	mood mood;
 	sim_task *task[ACTORS];
 	actor actor;
@@ -252,6 +254,9 @@ extern void sim_check_newcomers(world *w, nv_body *body);
 extern void sim_check_counts(world *w, nv_body *body);
 /* Every unused id can be had again; nobody has any. */
 extern void sim_check_ids(world *w, nv_store *store);
+/* Codes are of the codebook in use: those of every step-th vertex. */
+extern void sim_check_codes(world *w, nv_body *body, uint32_t first,
+							uint32_t step);
 /* Every live row is linked or pending, nothing else is linked. */
 extern void sim_check_rows(world *w);
 
@@ -265,6 +270,8 @@ extern void sim_note_flush(world *w, uint64_t lsn);
 extern void sim_others_go(void *arg);
 /* Lets a task go for so many reads and syncs, 0: until it waits. */
 extern void sim_let_go(world *w, actor who, uint64_t budget);
+/* Somebody is at work beside. */
+extern bool sim_anybody_beside(const world *w);
 /* Begins or goes on with what the life is about, or lets it go to its end. */
 extern void sim_go_on_beside(world *w);
 extern void sim_end_beside(world *w);

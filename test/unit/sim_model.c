@@ -6,6 +6,9 @@
 #include "sim_internal.h"
 
 #include "entrance_internal.h"
+#include "navis/distance.h"
+
+#define CODES_STEP 32 /* of so many one is looked at: that takes its time */
 
 /* --- The journal --- */
 
@@ -413,7 +416,7 @@ sim_check_published(world *w, nv_store *store, const snapshot *root)
 	page_at_hand hand = {.page = UINT64_MAX};
 
 	if (root == NULL || root->store != store || atomic_load(&store->failed) ||
-		w->kind == SIM_LIES)
+		w->kind == SIM_LIES || sim_disk_is_off(w->disk))
 		return;
 	for (uint32_t v = 0; v < root->n_vertices; v++)
 	{
@@ -513,6 +516,38 @@ sim_check_ids(world *w, nv_store *store)
 			v / records < vectors->next_unit && stacked[v / records] == 0)
 			sim_fail(w, "id %u is used by nobody and cannot be had", v);
 	free(stacked);
+}
+
+/*
+ * No other code of this codebook is nearer to the vector.  Codes of another
+ * codebook, and of another vector, are far from it as a rule.
+ */
+void
+sim_check_codes(world *w, nv_body *body, uint32_t first, uint32_t step)
+{
+	nv_store *store = body->store;
+	const nv_gspace *gspace = &body->view.gspace;
+	float *place = sim_must(nv_alloc_array(2 * gspace->gdim, sizeof(*place)));
+	float *decoded = place + gspace->gdim;
+	uint8_t *code = sim_must(nv_alloc(nv_pq_stride(body->pq)));
+
+	for (uint32_t v = first; v < nv_store_vertices(store); v += step)
+	{
+		double least, is;
+
+		if (!(nv_store_edge_word(store, v) & NV_LINKED) ||
+			!read_vector(store, v, w->row))
+			continue;
+		nv_gspace_row(gspace, w->row, place);
+		least = nv_pq_encode_error(body->pq, place, code);
+		nv_pq_decode(body->pq, nv_store_code(store, v), decoded);
+		is = nv_l2sq(place, decoded, gspace->gdim);
+		if (is > least * 1.001 + 1e-4)
+			sim_fail(w, "code of vertex %u is %g from its vector, not %g", v,
+					 is, least);
+	}
+	free(code);
+	free(place);
 }
 
 /* --- After an opening --- */
@@ -641,6 +676,7 @@ sim_check_opened(world *w, nv_body *body)
 	sim_free_snapshot(&now);
 	if (w->kind != SIM_LIES)
 		check_beginnings(w, body);
+	sim_check_codes(w, body, (uint32_t) (root->lsn % CODES_STEP), CODES_STEP);
 	root->store = store;
 	w->acknowledged = root->lsn;
 	w->under_way = w->last_cut = 0;

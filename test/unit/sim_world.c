@@ -18,6 +18,9 @@
 #define MOST_SPACE (UINT64_C(1) << 20) /* that a small disk has left, bytes */
 /* One world in so many of a kind and shape begins without a graph. */
 #define EMPTY_WORLDS 12
+/* One in so many of the others replaces codes. */
+#define RETRAIN_WORLDS 8
+#define MORE_ROWS 120u /* than NV_PQ_MIN_ROWS, so that some may be deleted */
 
 /* --- The engine's surroundings --- */
 
@@ -693,14 +696,11 @@ choose_mood(world *w)
 	w->mood = (mood){.consolidates = sim_pick(w, 2) == 0,
 					 .builds = sim_pick(w, graph ? 10 : 2) == 0,
 					 .deletes_many = graph && sim_pick(w, 2) == 0};
-}
-
-/* A check might wait for them, so that they go on. */
-static bool
-nobody_beside(const world *w)
-{
-	return w->task[ACTOR_CONSOLIDATOR] == NULL &&
-		   w->task[ACTOR_BUILDER] == NULL;
+	if (w->may_retrain && graph && sim_pick(w, 4) > 0)
+	{
+		w->mood.retrains = true;
+		w->mood.builds = w->mood.deletes_many = false;
+	}
 }
 
 /* Works until power fails, or as long as the seed says. */
@@ -711,6 +711,8 @@ live(world *w)
 
 	w->turns = sim_pick(w, 3) == 0 ? 15 : 150;
 	choose_mood(w);
+	if (w->mood.retrains)
+		do_link(w, MORE_ROWS);
 	sim_disk_set_hook(w->disk, take_turns, w);
 	set_faults(w);
 	while (steps-- > 0 && !sim_disk_is_off(w->disk))
@@ -731,7 +733,8 @@ live(world *w)
 	if (!sim_disk_is_off(w->disk) && w->index->body != NULL)
 	{
 		sim_check_rows(w);
-		if (sim_pick(w, 4) == 0 && nobody_beside(w))
+		/* A check might wait for others, so that they go on. */
+		if (sim_pick(w, 4) == 0 && !sim_anybody_beside(w))
 			check_engine(w);
 	}
 	sim_disk_calm(w->disk, false);
@@ -820,6 +823,18 @@ end_life(world *w)
 	sim_disk_resume(w->disk);
 }
 
+/* More rows for the first life to link. */
+static void
+journal_more_rows(world *w)
+{
+	for (uint32_t i = 0; i < MORE_ROWS; i++)
+	{
+		sim_journal_note(w, w->n_elements);
+		sim_journal_row(w, w->n_elements++, (uint32_t) sim_pick(w, VECTORS));
+	}
+	w->flushed = w->lsn;
+}
+
 /* Writes go on while there is no engine: only the journal knows. */
 static void
 journal_only(world *w)
@@ -865,6 +880,7 @@ finish(world *w)
 	sim_check(w, w->kind == SIM_LIES ||
 					 atomic_load(&w->index->body->dead_vertices) == 0);
 	sim_check_ids(w, w->index->body->store);
+	sim_check_codes(w, w->index->body, 0, 1);
 }
 
 static void
@@ -986,6 +1002,7 @@ sim_run(const sim_base *base, sim_kind kind, uint64_t seed,
 	w->kind = kind;
 	w->counts = counts;
 	w->why = why;
+	w->may_retrain = power_off_at == 0 && seed / 19 % RETRAIN_WORLDS == 0;
 	nv_set_log_sink(hear, w);
 	/* What a contradicted world holds is left behind: the test has failed. */
 	if (setjmp(w->failed) != 0)
@@ -998,6 +1015,8 @@ sim_run(const sim_base *base, sim_kind kind, uint64_t seed,
 		w->lsn = w->flushed = 1; /* 0 means that there is no journal */
 	else
 		copy_root(w, &base->root);
+	if (w->may_retrain && !empty)
+		journal_more_rows(w);
 	run_lives(w, power_off_at);
 	drop_engine(w);
 	counts->changes += sim_disk_changes(w->disk);

@@ -28,7 +28,8 @@ typedef struct sim_counts
 {
 	uint64_t lives, crashes, kills, states, checkpoints, inserts, deletes,
 		links, searches, faults, refused, fallbacks, unreachable, missed,
-		unfound, rebuilt, changes, consolidations, freed, cut_short, builds;
+		unfound, rebuilt, changes, consolidations, freed, cut_short, builds,
+		retrained;
 } sim_counts;
 
 /* What a run is about whose every change is a moment at which power fails. */

@@ -110,13 +110,14 @@ print_counts(void)
 		   " after many deletions, %" PRIu64 " times older root, %" PRIu64
 		   " refused, %" PRIu64 " rows out of reach, %" PRIu64
 		   " consolidations, %" PRIu64 " cut short, %" PRIu64
-		   " vertices freed, %" PRIu64 " builds beside, %" PRIu64 " opened\n",
+		   " vertices freed, %" PRIu64 " builds beside, %" PRIu64
+		   " opened, %" PRIu64 " times other codes\n",
 		   counts.lives, counts.crashes, counts.kills, counts.states,
 		   counts.changes, counts.faults, counts.checkpoints, counts.inserts,
 		   counts.links, counts.deletes, counts.searches, counts.unfound,
 		   counts.missed, counts.fallbacks, counts.refused, counts.unreachable,
 		   counts.consolidations, counts.cut_short, counts.freed, counts.builds,
-		   counts.rebuilt);
+		   counts.rebuilt, counts.retrained);
 }
 
 /*
@@ -152,6 +153,7 @@ test_seeds(void **state)
 	assert_true(counts.faults > SEEDS / 10 && counts.refused > 0);
 	assert_true(counts.consolidations >= SEEDS && counts.cut_short >= SEEDS);
 	assert_true(counts.freed >= 20 * SEEDS && counts.builds >= SEEDS / 10);
+	assert_true(counts.retrained >= SEEDS / 20);
 #endif
 }
 
