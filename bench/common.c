@@ -20,14 +20,18 @@ bench_die(const char *what, const char *detail)
 	exit(1);
 }
 
-static void *
-allocate(size_t n, size_t size)
+void *
+bench_need(void *memory)
 {
-	void *p = calloc(n > 0 ? n : 1, size);
+	if (memory == NULL)
+		bench_die("memory", "not enough");
+	return memory;
+}
 
-	if (p == NULL)
-		bench_die("memory", strerror(ENOMEM));
-	return p;
+void *
+bench_allocate(size_t n, size_t size)
+{
+	return bench_need(calloc(n > 0 ? n : 1, size));
 }
 
 uint64_t
@@ -47,8 +51,6 @@ bench_open_matrix(const char *path, uint32_t *n, uint32_t *dim)
 	FILE *f;
 	uint32_t head[2];
 
-	if (path == NULL)
-		bench_die("usage", "a data file is missing from the command line");
 	f = fopen(path, "rb");
 	if (f == NULL)
 		bench_die(path, strerror(errno));
@@ -66,7 +68,7 @@ bench_read_matrix(const char *path)
 	FILE *f = bench_open_matrix(path, &m.n, &m.dim);
 	size_t words = (size_t) m.n * m.dim;
 
-	m.words = allocate(words, 4);
+	m.words = bench_allocate(words, 4);
 	if (fread(m.words, 4, words, f) != words)
 		bench_die(path, "too short");
 	fclose(f);
@@ -83,26 +85,6 @@ bench_count_hits(const bench_matrix *truth, uint32_t query, const uint32_t *ids)
 		for (uint32_t j = 0; j < BENCH_K; j++)
 			found += nearest[i] == ids[j];
 	return found;
-}
-
-bench_numbers
-bench_parse_numbers(const char *option, const char *text)
-{
-	bench_numbers list = {0};
-
-	for (;;)
-	{
-		char *end;
-		unsigned long value = strtoul(text, &end, 10);
-
-		if (end == text || (*end != ',' && *end != '\0') || value == 0 ||
-			value > UINT32_MAX || list.n == BENCH_MAX_NUMBERS)
-			bench_die(option, "a few numbers separated by commas expected");
-		list.values[list.n++] = (uint32_t) value;
-		if (*end == '\0')
-			return list;
-		text = end + 1;
-	}
 }
 
 /* --- clients --- */
@@ -160,7 +142,7 @@ bench_run_clients(uint32_t clients, uint32_t queries, uint32_t passes,
 {
 	client c[BENCH_MAX_CLIENTS];
 	size_t n = 0, total = (size_t) queries * passes;
-	double *ms = allocate(total, sizeof(double));
+	double *ms = bench_allocate(total, sizeof(double));
 	uint64_t begun = bench_now_ns();
 	double seconds;
 	bench_speed speed;
@@ -173,7 +155,7 @@ bench_run_clients(uint32_t clients, uint32_t queries, uint32_t passes,
 						.passes = passes,
 						.ask = ask,
 						.arg = arg,
-						.ms = allocate(total, sizeof(double))};
+						.ms = bench_allocate(total, sizeof(double))};
 		if (pthread_create(&c[i].thread, NULL, client_main, &c[i]) != 0)
 			bench_die("client", "cannot start a thread");
 	}
@@ -271,12 +253,4 @@ bench_proc_cpu_seconds(long pid)
 		bench_die(path, "the processor time cannot be read");
 	fclose(f);
 	return (double) (user + system) / (double) sysconf(_SC_CLK_TCK);
-}
-
-void *
-bench_need(void *memory)
-{
-	if (memory == NULL)
-		bench_die("memory", "not enough");
-	return memory;
 }

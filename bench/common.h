@@ -24,6 +24,8 @@ extern void bench_die(const char *what, const char *detail)
 	__attribute__((noreturn));
 /* The memory itself; ends the program if there was none. */
 extern void *bench_need(void *memory);
+/* Zeroed, of n elements; ends the program without memory. */
+extern void *bench_allocate(size_t n, size_t size);
 
 typedef struct bench_matrix
 {
@@ -44,9 +46,6 @@ typedef struct bench_numbers
 	uint32_t n;
 	uint32_t values[BENCH_MAX_NUMBERS];
 } bench_numbers;
-
-/* "20,40,60" */
-extern bench_numbers bench_parse_numbers(const char *option, const char *text);
 
 /* Sums over the queries of a pass, from the index's own statistics. */
 typedef struct bench_figures

@@ -1,15 +1,7 @@
 /*
  * engine_bench.c
  *		The engine alone, without a server: builds an index over an .fbin file,
- *		searches it, and prints what issue and documentation quote.
- *
- *	engine_bench build  DIR --base F --metric l2 [--degree N] [--list N]
- *						[--pq-bytes N] [--threads N] [--random-placement]
- *	engine_bench search DIR --base F --query F --truth F --metric l2
- *						[--cache-mb N] [--clients 1,2] [--sweep 20,40,...]
- *						[--load-all | --percentile P] [--from-medoid]
- *						[--passes N]
- *	engine_bench insert|replace DIR ...: see engine_update.c
+ *		searches it, and prints what the documentation quotes.
  *
  * DIR holds one index; search opens it as a backend does, comparing
  * generations and hashes.  Each line of a sweep: a warm-up until the rerank
@@ -32,10 +24,8 @@
 nv_request *
 eb_request(const bench *b, nv_request_kind kind, uint64_t owner)
 {
-	nv_request *r = nv_alloc(sizeof(*r));
+	nv_request *r = bench_need(nv_alloc(sizeof(*r)));
 
-	if (r == NULL)
-		bench_die("request", "no memory");
 	r->kind = kind;
 	r->key = b->key;
 	r->owner = owner;
@@ -61,7 +51,7 @@ eb_start(bench *b)
 	config.insert_threads = b->o.insert_threads;
 	config.insert_list_size = b->o.insert_list;
 	config.insert_queue_size = b->o.queue;
-	b->local = nv_local_create();
+	b->local = bench_need(nv_local_create());
 	if (nv_engine_start(&config, nv_local_port(b->local), &b->engine, &err) !=
 		NV_OK)
 		bench_die("engine", err.detail);
@@ -177,7 +167,7 @@ run_open(bench *b)
 	uint32_t n, dim, missing = 0;
 	FILE *f = bench_open_matrix(b->o.base, &n, &dim);
 	nv_request *r = eb_request(b, NV_REQ_OPEN, 1);
-	float *row = nv_alloc(dim * 4);
+	float *row = bench_allocate(dim, sizeof(float));
 	uint64_t pass;
 
 	b->o.params.dim = dim;
@@ -345,7 +335,7 @@ eb_make_clients(bench *b)
 	for (uint32_t i = 0; i < b->o.clients.n; i++)
 		n = NV_MAX(n, b->o.clients.values[i]);
 	if (n > BENCH_MAX_CLIENTS)
-		bench_die("--clients", "at most 64");
+		bench_usage("--clients", "at most 64");
 	for (uint32_t i = 0; i < n; i++)
 		b->requests[i] = eb_request(b, NV_REQ_SEARCH, 100 + i);
 }
@@ -407,87 +397,113 @@ run_search(bench *b)
 
 /* --- command line --- */
 
-static void
-take_metric(const char *option, const char *text, void *target)
-{
-	uint32_t *metric = target;
+#define AT(field) offsetof(options, field)
 
-	if (strcmp(text, "l2") == 0)
-		*metric = NV_METRIC_L2;
-	else if (strcmp(text, "ip") == 0)
-		*metric = NV_METRIC_IP;
-	else if (strcmp(text, "cosine") == 0)
-		*metric = NV_METRIC_COSINE;
-	else
-		bench_die(option, "l2, ip or cosine expected");
-}
+/* Modes that build, that search, and that change an index. */
+#define BUILD "build insert replace"
+#define SEARCH "search insert replace"
+#define CHANGE "insert replace"
+
+static const bench_argument known[] = {
+	{"--base", "FILE", "rows (.fbin)", bench_take_text, AT(base), 0, 0, NULL,
+	 ALWAYS},
+	{"--metric", "METRIC", "l2, cosine or ip (default l2)", bench_take_metric,
+	 AT(params.metric)},
+	{"--degree", "N", "edges of a vertex, at most", bench_take_count,
+	 AT(params.max_degree), 4, 512, BUILD},
+	{"--list", "N", "search list of the build", bench_take_count,
+	 AT(params.build_list_size), 4, 10000, BUILD},
+	{"--pq-bytes", "N",
+	 "bytes of a vector's code; 0: chosen by the codes' own recall",
+	 bench_take_count, AT(params.pq_bytes), 0, 256, BUILD},
+	{"--threads", "N", "of the build", bench_take_count, AT(threads), 1, 64,
+	 BUILD},
+	{"--random-placement", NULL,
+	 "edge lists anywhere, not near their neighbours'", bench_take_switch,
+	 AT(random_placement), 0, 0, BUILD},
+	{"--query", "FILE", "queries (.fbin)", bench_take_text, AT(query), 0, 0,
+	 SEARCH, SEARCH},
+	{"--truth", "FILE", "their exact neighbours (.ibin)", bench_take_text,
+	 AT(truth), 0, 0, "search", "search"},
+	{"--cache-mb", "N", "page cache, in 2^20 bytes; 0: none", bench_take_count,
+	 AT(cache_mb), 0, 1u << 30, SEARCH},
+	{"--clients", "LIST", "numbers of clients that ask at a time",
+	 bench_take_numbers, AT(clients), 1, BENCH_MAX_CLIENTS, SEARCH},
+	{"--sweep", "LIST", "search lists", bench_take_numbers, AT(sweep), 1,
+	 100000, SEARCH},
+	{"--passes", "N",
+	 "timed passes over the queries for each number of clients",
+	 bench_take_count, AT(passes), 1, 1000000, SEARCH},
+	{"--percentile", "P", "of the warm-up's windows that the rerank uses",
+	 bench_take_real, AT(percentile), 1, 100, SEARCH},
+	{"--load-all", NULL, "no CASR: rerank everything explored",
+	 bench_take_switch, AT(load_all), 0, 0, SEARCH},
+	{"--from-medoid", NULL, "no entrance graph", bench_take_switch,
+	 AT(from_medoid), 0, 0, SEARCH},
+	{"--rows", "N", "of the file; default: all", bench_take_count, AT(rows), 1,
+	 UINT32_MAX, CHANGE},
+	{"--first", "N", "rows that are built, the others are inserted",
+	 bench_take_count, AT(first), BENCH_K, UINT32_MAX, "insert", "insert"},
+	{"--window", "N",
+	 "rows at a time, a fifth of which is replaced in each round",
+	 bench_take_count, AT(window), BENCH_K, UINT32_MAX, "replace", "replace"},
+	{"--rounds", "N", "of replacing", bench_take_count, AT(rounds), 1, 1000000,
+	 "replace"},
+	{"--insert-threads", "N", "of the engine", bench_take_count,
+	 AT(insert_threads), 1, 32, SEARCH},
+	{"--insert-list", "N", "search list of an insertion", bench_take_count,
+	 AT(insert_list), 4, 10000, SEARCH},
+	{"--queue", "N", "rows that wait to be linked, at most", bench_take_count,
+	 AT(queue), 1, 1000000, CHANGE}};
+
+static const bench_command command = {
+	"engine_bench build   DIR --base FILE [options]\n"
+	"       engine_bench search  DIR --base FILE --query FILE --truth FILE "
+	"[options]\n"
+	"       engine_bench insert  DIR --base FILE --query FILE --first N "
+	"[options]\n"
+	"       engine_bench replace DIR --base FILE --query FILE --window N "
+	"[options]",
+	"The engine alone, without a server: builds an index in DIR, searches it,\n"
+	"inserts rows, replaces rows and compares with a fresh build.\n",
+	known, NV_LENGTH(known), "build search insert replace"};
+
+static const options defaults = {.params = {.metric = NV_METRIC_L2,
+											.max_degree = 96,
+											.build_list_size = 100,
+											.alpha = 1.2f,
+											.entrance_ratio = 0.01f,
+											.entrance_degree = 32,
+											.consolidate_threshold = 0.1f},
+								 .clients = {1, {1}},
+								 .sweep = {7, {20, 40, 60, 80, 100, 200, 400}},
+								 .percentile = 99,
+								 .passes = 1,
+								 .cache_mb = 256,
+								 .insert_threads = 2,
+								 .insert_list = 100,
+								 .queue = 500,
+								 .rounds = 10};
 
 static void
 parse(options *o, int argc, char **argv)
 {
-	const bench_argument known[] = {
-		{"base", bench_take_text, &o->base},
-		{"query", bench_take_text, &o->query},
-		{"truth", bench_take_text, &o->truth},
-		{"metric", take_metric, &o->params.metric},
-		{"degree", bench_take_count, &o->params.max_degree},
-		{"list", bench_take_count, &o->params.build_list_size},
-		{"pq-bytes", bench_take_count, &o->params.pq_bytes},
-		{"threads", bench_take_count, &o->threads},
-		{"cache-mb", bench_take_count, &o->cache_mb},
-		{"clients", bench_take_numbers, &o->clients},
-		{"sweep", bench_take_numbers, &o->sweep},
-		{"passes", bench_take_count, &o->passes},
-		{"random-placement", bench_take_switch, &o->random_placement},
-		{"load-all", bench_take_switch, &o->load_all},
-		{"percentile", bench_take_real, &o->percentile},
-		{"from-medoid", bench_take_switch, &o->from_medoid},
-		{"first", bench_take_count, &o->first},
-		{"rows", bench_take_count, &o->rows},
-		{"window", bench_take_count, &o->window},
-		{"rounds", bench_take_count, &o->rounds},
-		{"insert-threads", bench_take_count, &o->insert_threads},
-		{"insert-list", bench_take_count, &o->insert_list},
-		{"queue", bench_take_count, &o->queue},
-	};
+	int first = bench_parse_arguments(&command, o, argc, argv);
 
-	if (argc < 3)
-		bench_die("usage",
-				  "engine_bench build|search|insert|replace DIR --base FILE "
-				  "...");
 	o->mode = argv[1];
-	o->dir = argv[2];
-	bench_parse_arguments(known, NV_LENGTH(known), 3, argc, argv);
-	o->passes = NV_MAX(1u, o->passes);
+	bench_require(argv[first], "DIR");
+	o->dir = argv[first];
+	bench_no_more(first + 1, argc, argv);
 }
 
 int
 main(int argc, char **argv)
 {
-	bench *b = nv_alloc(sizeof(*b));
+	bench *b = bench_need(nv_alloc(sizeof(*b)));
 
 	bench_program = "engine_bench";
-	if (b == NULL)
-		bench_die("memory", strerror(ENOMEM));
-	b->o.params = (nv_index_params){
-		.metric = NV_METRIC_L2,
-		.max_degree = 96,
-		.build_list_size = 100,
-		.alpha = 1.2f,
-		.entrance_ratio = 0.01f,
-		.entrance_degree = 32,
-		.consolidate_threshold = 0.1f,
-	};
-	b->o.threads = (uint32_t) sysconf(_SC_NPROCESSORS_ONLN);
-	b->o.clients = bench_parse_numbers("--clients", "1");
-	b->o.sweep = bench_parse_numbers("--sweep", "20,40,60,80,100,200,400");
-	b->o.percentile = 99;
-	b->o.passes = 1;
-	b->o.cache_mb = 256;
-	b->o.insert_threads = 2;
-	b->o.insert_list = 100;
-	b->o.queue = 500;
-	b->o.rounds = 10;
+	b->o = defaults;
+	b->o.threads = bench_processors();
 	parse(&b->o, argc, argv);
 	memset(&b->key, 1, sizeof(b->key));
 	b->key.unused = 0;
@@ -497,10 +513,8 @@ main(int argc, char **argv)
 		run_search(b);
 	else if (strcmp(b->o.mode, "insert") == 0)
 		eb_run_insert(b);
-	else if (strcmp(b->o.mode, "replace") == 0)
-		eb_run_replace(b);
 	else
-		bench_die(b->o.mode, "build, search, insert or replace expected");
+		eb_run_replace(b);
 	nv_engine_stop(b->engine, true, 60000);
 	nv_local_free(b->local);
 	free(b->query.words);

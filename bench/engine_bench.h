@@ -6,7 +6,7 @@
 #ifndef NAVIS_ENGINE_BENCH_H
 #define NAVIS_ENGINE_BENCH_H
 
-#include "arguments.h"
+#include "options.h"
 #include "navis/engine.h"
 
 typedef struct options

@@ -3,19 +3,13 @@
  *		engine_bench's modes for an index that changes: rows inserted one by
  *		one, and a window that slides over the rows.
  *
- *	engine_bench insert  DIR --base F --query F --metric l2 --first N
- *						 [--rows N] [options of build and search]
- *						 [--insert-threads N] [--insert-list N] [--queue N]
- *	engine_bench replace DIR --base F --query F --metric l2 --window N
- *						 [--rounds N] [the same options]
- *
  * insert builds over the first N rows and inserts the others, each client
  * its share, with at most QUEUE of them waiting to be linked.  replace builds
  * over a window of N rows and in each round deletes the oldest fifth,
  * consolidates as VACUUM does, and inserts as many new ones.  Then another
- *index is built over the rows that are there, and the two are compared: recall
- *at equal list sizes, lengths of files.  Exact neighbours are computed here,
- *for the rows of the moment.
+ * index is built over the rows that are there, and the two are compared: recall
+ * at equal list sizes, lengths of files.  Exact neighbours are computed here,
+ * for the rows of the moment.
  */
 #include <errno.h>
 #include <pthread.h>

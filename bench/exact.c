@@ -77,9 +77,7 @@ bench_exact(nv_metric metric, const bench_matrix *rows, uint32_t first,
 
 	if (n < BENCH_K || rows->dim != queries->dim)
 		bench_die("exact neighbours", "rows and queries do not fit");
-	truth.words = calloc((size_t) truth.n * BENCH_K, sizeof(uint32_t));
-	if (truth.words == NULL)
-		bench_die("memory", strerror(ENOMEM));
+	truth.words = bench_allocate((size_t) truth.n * BENCH_K, sizeof(uint32_t));
 	threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
 	for (uint32_t i = 0; i < threads; i++)
 	{

@@ -20,10 +20,8 @@ struct bench_json
 bench_json *
 bench_json_open(const char *path)
 {
-	bench_json *j = calloc(1, sizeof(*j));
+	bench_json *j = bench_allocate(1, sizeof(*j));
 
-	if (j == NULL)
-		bench_die("--json", strerror(ENOMEM));
 	j->file = path != NULL ? fopen(path, "a") : NULL;
 	if (path != NULL && j->file == NULL)
 		bench_die(path, strerror(errno));

@@ -34,9 +34,7 @@ note(double ms)
 	if (times.n == times.room)
 	{
 		times.room = times.room == 0 ? FIRST_ROOM : 2 * times.room;
-		times.ms = realloc(times.ms, times.room * sizeof(double));
-		if (times.ms == NULL)
-			bench_die("memory", "not enough");
+		times.ms = bench_need(realloc(times.ms, times.room * sizeof(double)));
 	}
 	times.ms[times.n++] = ms;
 }

@@ -82,11 +82,9 @@ feeder_main(void *arg)
 {
 	batch *b = arg;
 	nv_request *r = tool_request(b->tool, NV_REQ_INSERT, 50);
-	float *vector = nv_alloc_array(b->data->dim, sizeof(float));
+	float *vector = bench_allocate(b->data->dim, sizeof(float));
 	uint64_t done = 0;
 
-	if (vector == NULL)
-		bench_die("insert", "no memory");
 	for (uint64_t i = 0; i < b->o->batch_size; i++)
 	{
 		while (i - done >= b->o->queue &&

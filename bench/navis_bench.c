@@ -3,47 +3,13 @@
  *		Searches an index of navis_build, alone or while rows are inserted and
  *		deleted, without a server.
  *
- *	navis_bench -i DIR -q QUERIES [-g TRUTH] [options] [L ...]
- *
- * Search only, with --num-batches 0: DIR is opened for reading only.  -g names
- * the file PREFIX_0.bin of batch-gt by its PREFIX, or any truth file.  Numbers
- * behind the options sweep the search list; each is calibrated first.
- *	--warmup-passes N	unreported passes before the first measured one (0)
- *	--passes N			measured passes of each list size (1)
- *
- * Batches: searches and insertion run on a shadow copy of DIR, so that each run
- * begins with the same index; -g is a PREFIX.
- *	--insert-data FILE	rows behind those of the index are inserted
- *	--batch-size N, --num-batches N			(100000, 10)
- *	--workload-change, --delete-threads N	sliding window (off, 1)
- *	--consolidate		take deleted vertices out of the graph after each batch,
- *						timed by itself
- *	--insert-only		no searches beside or after
- *	--first-wait S, --pause S	cadence of the passes beside (5, 1)
- *	--queue N			rows that may wait to be linked (4 * insert threads)
- *	--shadow DIR, --keep-shadow
- *
- * Settings, with the reference's defaults:
- *	--search-L 40, --insert-L 100, --mem-L 10, --beam-width 4
- *	--search-threads 22, --insert-threads 10; --clients (search threads)
- *	--cache-gb 16, --cache-window 0.10, --cache-promote 4
- *	--cache-promote-search 1 (cache.h tells what they mean)
- *	--warmup-queries 1000, --casr-percentile-search 100,
- *	--casr-percentile-insert 90, --casr-percentile (both)
- *	-K 10, -t float
- * The metric and the entrance graph's ratio and degree are the index's.
- *
- * Ablations: --load-all, --fixed-stages, --from-medoid, --single-lists,
- * --static-entrance, --cache-policy navis|reference|lru (--plain-lru), of which
- * the second comes with the reference's --cache-promote 2 and
- * --cache-promote-search 16.
- *
- * --json FILE appends a line for everything measured, --label TEXT marks them.
- * --cache-trace FILE records what the page cache is asked for (navis_cache).
+ * With --num-batches 0 the index is opened for reading only.  Otherwise
+ * searches and insertion run on a shadow copy, so that each run begins with the
+ * same index.  --help lists the options, with the reference's names and
+ * defaults but for the cache's policy and what it takes to be promoted.
  *
  * Source: navis-system.txt, navis_bench.
  */
-#include <getopt.h>
 #include <unistd.h>
 
 #include "blas.h"
@@ -53,13 +19,14 @@
 
 typedef struct options
 {
+	tool tool;
 	const char *dir, *queries, *truth, *data, *json, *label, *shadow, *trace;
 	pass_options pass;
 	moving_options moving;
-	uint32_t warmup_passes, passes, clients;
+	uint32_t warmup_passes, passes, metric;
 	bench_element type;
 	bench_numbers sweep;
-	bool keep_shadow;
+	bool keep_shadow, insert_only;
 } options;
 
 /* --- Search only --- */
@@ -171,7 +138,7 @@ run(tool *t, options *o)
 	open_data(o, o->queries, &queries);
 	if (o->moving.batches > 0)
 	{
-		bench_require(o->data, "--insert-data FILE is missing");
+		bench_require(o->data, "--insert-data FILE");
 		open_data(o, o->data, &data);
 	}
 	else
@@ -206,343 +173,203 @@ run(tool *t, options *o)
 
 /* --- Command line --- */
 
-enum
+#define AT(field) offsetof(options, field)
+#define ENGINE(field) offsetof(options, tool.config.field)
+#define SEARCH(field) offsetof(options, pass.field)
+#define MOVING(field) offsetof(options, moving.field)
+
+static void
+take_percentiles(const bench_argument *a, const char *text, void *options_)
 {
-	INSERT_DATA = 256,
-	WARMUP_PASSES,
-	PASSES,
-	BATCH_SIZE,
-	NUM_BATCHES,
-	WORKLOAD_CHANGE,
-	DELETE_THREADS,
-	CONSOLIDATE,
-	INSERT_ONLY,
-	FIRST_WAIT,
-	PAUSE,
-	QUEUE,
-	SHADOW,
-	KEEP_SHADOW,
-	SEARCH_L,
-	INSERT_L,
-	MEM_L,
-	BEAM_WIDTH,
-	SEARCH_THREADS,
-	INSERT_THREADS,
-	CLIENTS,
-	CACHE_GB,
-	CACHE_WINDOW,
-	CACHE_PROMOTE,
-	CACHE_PROMOTE_SEARCH,
-	WARMUP_QUERIES,
-	CASR_SEARCH,
-	CASR_INSERT,
-	CASR_BOTH,
-	LOAD_ALL,
-	FIXED_STAGES,
-	FROM_MEDOID,
-	SINGLE_LISTS,
-	CACHE_POLICY,
-	PLAIN_LRU,
-	STATIC_ENTRANCE,
-	JSON,
-	LABEL,
-	CACHE_TRACE
-};
+	options *o = options_;
 
-static const struct option known[] = {
-	{"insert-data", 1, NULL, INSERT_DATA},
-	{"warmup-passes", 1, NULL, WARMUP_PASSES},
-	{"passes", 1, NULL, PASSES},
-	{"batch-size", 1, NULL, BATCH_SIZE},
-	{"num-batches", 1, NULL, NUM_BATCHES},
-	{"workload-change", 0, NULL, WORKLOAD_CHANGE},
-	{"delete-threads", 1, NULL, DELETE_THREADS},
-	{"consolidate", 0, NULL, CONSOLIDATE},
-	{"insert-only", 0, NULL, INSERT_ONLY},
-	{"first-wait", 1, NULL, FIRST_WAIT},
-	{"pause", 1, NULL, PAUSE},
-	{"queue", 1, NULL, QUEUE},
-	{"shadow", 1, NULL, SHADOW},
-	{"keep-shadow", 0, NULL, KEEP_SHADOW},
-	{"search-L", 1, NULL, SEARCH_L},
-	{"insert-L", 1, NULL, INSERT_L},
-	{"mem-L", 1, NULL, MEM_L},
-	{"beam-width", 1, NULL, BEAM_WIDTH},
-	{"search-threads", 1, NULL, SEARCH_THREADS},
-	{"insert-threads", 1, NULL, INSERT_THREADS},
-	{"clients", 1, NULL, CLIENTS},
-	{"cache-gb", 1, NULL, CACHE_GB},
-	{"cache-window", 1, NULL, CACHE_WINDOW},
-	{"cache-promote", 1, NULL, CACHE_PROMOTE},
-	{"cache-promote-search", 1, NULL, CACHE_PROMOTE_SEARCH},
-	{"warmup-queries", 1, NULL, WARMUP_QUERIES},
-	{"casr-percentile-search", 1, NULL, CASR_SEARCH},
-	{"casr-percentile-insert", 1, NULL, CASR_INSERT},
-	{"casr-percentile", 1, NULL, CASR_BOTH},
-	{"load-all", 0, NULL, LOAD_ALL},
-	{"fixed-stages", 0, NULL, FIXED_STAGES},
-	{"from-medoid", 0, NULL, FROM_MEDOID},
-	{"single-lists", 0, NULL, SINGLE_LISTS},
-	{"cache-policy", 1, NULL, CACHE_POLICY},
-	{"plain-lru", 0, NULL, PLAIN_LRU},
-	{"static-entrance", 0, NULL, STATIC_ENTRANCE},
-	{"json", 1, NULL, JSON},
-	{"label", 1, NULL, LABEL},
-	{"cache-trace", 1, NULL, CACHE_TRACE},
-	{NULL, 0, NULL, 0}};
-
-static bool
-parse_workload(options *o, int c)
-{
-	moving_options *m = &o->moving;
-
-	switch (c)
-	{
-		case INSERT_DATA:
-			o->data = optarg;
-			return true;
-		case BATCH_SIZE:
-			m->batch_size = bench_count_option("--batch-size", 1, UINT32_MAX);
-			return true;
-		case NUM_BATCHES:
-			m->batches = bench_count_option("--num-batches", 0, 1000000);
-			return true;
-		case WORKLOAD_CHANGE:
-			m->window = true;
-			return true;
-		case DELETE_THREADS:
-			m->delete_threads =
-				bench_count_option("--delete-threads", 1, BENCH_MAX_CLIENTS);
-			return true;
-		case CONSOLIDATE:
-			m->consolidate = true;
-			return true;
-		case INSERT_ONLY:
-			m->searches = false;
-			return true;
-		case FIRST_WAIT:
-			m->first_wait = bench_parse_real("--first-wait", optarg, 0, 3600);
-			return true;
-		case PAUSE:
-			m->pause = bench_parse_real("--pause", optarg, 0, 3600);
-			return true;
-		case QUEUE:
-			m->queue = bench_count_option("--queue", 1, 1000000);
-			return true;
-		default:
-			return false;
-	}
+	o->pass.percentile = o->tool.config.casr_percentile_insert =
+		bench_parse_real(a->name, text, a->low, a->high);
 }
 
 /* Hits to promote mean something else for the reference's policy. */
 static void
-set_policy(nv_config *e, nv_cache_policy policy)
+take_policy(const bench_argument *a, const char *text, void *options_)
 {
-	e->cache_policy = policy;
-	if (policy == NV_CACHE_REFERENCE)
+	nv_config *e = &((options *) options_)->tool.config;
+
+	e->cache_policy =
+		text != NULL ? bench_parse_policy(a->name, text) : NV_CACHE_LRU;
+	if (e->cache_policy == NV_CACHE_REFERENCE)
 	{
 		e->cache_promote = NV_CACHE_REFERENCE_PROMOTE;
 		e->cache_promote_search = NV_CACHE_REFERENCE_PROMOTE_SEARCH;
 	}
 }
 
-static bool
-parse_engine(nv_config *e, int c)
+/* low is the flag. */
+static void
+take_flag(const bench_argument *a, const char *text, void *options_)
 {
-	switch (c)
-	{
-		case INSERT_L:
-			e->insert_list_size = bench_count_option("--insert-L", 4, 10000);
-			return true;
-		case SEARCH_THREADS:
-			e->search_threads = bench_count_option("--search-threads", 1, 64);
-			return true;
-		case INSERT_THREADS:
-			e->insert_threads = bench_count_option("--insert-threads", 1, 32);
-			return true;
-		case CACHE_GB:
-			e->cache_size =
-				(uint64_t) (bench_parse_real("--cache-gb", optarg, 0, 1e6) *
-							1073741824.0);
-			return true;
-		case CACHE_WINDOW:
-			e->cache_window =
-				bench_parse_real("--cache-window", optarg, 0.001, 1);
-			return true;
-		case CACHE_PROMOTE:
-			e->cache_promote =
-				bench_count_option("--cache-promote", 1, 1000000);
-			return true;
-		case CACHE_PROMOTE_SEARCH:
-			e->cache_promote_search =
-				bench_count_option("--cache-promote-search", 1, 1000000);
-			return true;
-		case WARMUP_QUERIES:
-			e->casr_warmup = bench_count_option("--warmup-queries", 1, 10000);
-			return true;
-		case CACHE_POLICY:
-			set_policy(e, bench_parse_policy(optarg));
-			return true;
-		case PLAIN_LRU:
-			set_policy(e, NV_CACHE_LRU);
-			return true;
-		case STATIC_ENTRANCE:
-			e->entrance_static = true;
-			return true;
-		default:
-			return false;
-	}
+	((options *) options_)->pass.flags |= (uint32_t) a->low;
 }
 
-static bool
-parse_search(nv_config *e, options *o, int c)
-{
-	pass_options *p = &o->pass;
+static const bench_argument known[] = {
+	{"-i", "DIR", "index of navis_build", bench_take_text, AT(dir), 0, 0, NULL,
+	 ALWAYS},
+	{"-q", "FILE", "queries", bench_take_text, AT(queries), 0, 0, NULL, ALWAYS},
+	{"-g", "TRUTH",
+	 "exact neighbours: the PREFIX that batch-gt wrote to or, without batches, "
+	 "any such file; default: no recall",
+	 bench_take_text, AT(truth)},
+	{"-K", "N", "neighbours of a query", bench_take_count, SEARCH(k), 1, 1000},
+	{"-t", "TYPE",
+	 "values of a .bin file: float, int8 or uint8 (default float)",
+	 bench_take_type, AT(type)},
+	{"-m", "METRIC", "l2, cosine or ip; not used, the index has its own",
+	 bench_take_metric, AT(metric)},
+	{"--json", "FILE", "append everything measured as lines of JSON",
+	 bench_take_text, AT(json)},
+	{"--label", "TEXT", "mark those lines with it", bench_take_text, AT(label)},
+	{"--cache-trace", "FILE",
+	 "record what the page cache is asked for (see navis_cache)",
+	 bench_take_text, AT(trace)},
 
-	switch (c)
-	{
-		case SEARCH_L:
-			p->list_size = bench_count_option("--search-L", 1, 100000);
-			return true;
-		case MEM_L:
-			p->entrance_list = bench_count_option("--mem-L", 1, 1000);
-			return true;
-		case BEAM_WIDTH:
-			p->beam_width = bench_count_option("--beam-width", 1, 32);
-			return true;
-		case CLIENTS:
-			o->clients = bench_count_option("--clients", 1, BENCH_MAX_CLIENTS);
-			return true;
-		case CASR_SEARCH:
-		case CASR_BOTH:
-			p->percentile =
-				bench_parse_real("--casr-percentile", optarg, 1, 100);
-			if (c == CASR_BOTH)
-				e->casr_percentile_insert = p->percentile;
-			return true;
-		case CASR_INSERT:
-			e->casr_percentile_insert =
-				bench_parse_real("--casr-percentile-insert", optarg, 1, 100);
-			return true;
-		case LOAD_ALL:
-			p->flags |= NV_SEARCH_LOAD_ALL;
-			return true;
-		case FIXED_STAGES:
-			p->flags |= NV_SEARCH_STAGES;
-			return true;
-		case FROM_MEDOID:
-			p->flags |= NV_SEARCH_FROM_MEDOID;
-			return true;
-		case SINGLE_LISTS:
-			p->flags |= NV_SEARCH_SINGLE_LISTS;
-			return true;
-		default:
-			return false;
-	}
-}
+	{.help = "Searches:"},
+	{"--search-L", "N", "search list, where no L is given", bench_take_count,
+	 SEARCH(list_size), 1, 100000},
+	{"--mem-L", "N", "search list in the entrance graph", bench_take_count,
+	 SEARCH(entrance_list), 1, 1000},
+	{"--beam-width", "N", "edge pages read at a time", bench_take_count,
+	 SEARCH(beam_width), 1, 32},
+	{"--search-threads", "N", "of the engine", bench_take_count,
+	 ENGINE(search_threads), 1, 64},
+	{"--clients", "N",
+	 "that ask, each one query at a time; default: as many as search threads",
+	 bench_take_count, SEARCH(clients), 1, BENCH_MAX_CLIENTS},
+	{"--warmup-passes", "N",
+	 "without batches: passes before the first measured one, not reported",
+	 bench_take_count, AT(warmup_passes), 0, 1000000},
+	{"--passes", "N", "without batches: measured passes of each L",
+	 bench_take_count, AT(passes), 1, 1000000},
+	{"--warmup-queries", "N", "reranks that calibrate a window",
+	 bench_take_count, ENGINE(casr_warmup), 1, 10000},
+	{"--casr-percentile-search", "P",
+	 "of the warm-up's windows that searches use", bench_take_real,
+	 SEARCH(percentile), 1, 100},
+	{"--casr-percentile-insert", "P", "that insertions use", bench_take_real,
+	 ENGINE(casr_percentile_insert), 1, 100},
+	{"--casr-percentile", "P", "sets both", take_percentiles, 0, 1, 100},
+
+	{.help = "Batches:"},
+	{"--num-batches", "N", "0: searches only, the index is opened read-only",
+	 bench_take_count, MOVING(batches), 0, 1000000},
+	{"--batch-size", "N", "rows a batch", bench_take_long, MOVING(batch_size),
+	 1, UINT32_MAX},
+	{"--insert-data", "FILE", "its rows behind those of the index are inserted",
+	 bench_take_text, AT(data)},
+	{"--insert-L", "N", "search list of an insertion", bench_take_count,
+	 ENGINE(insert_list_size), 4, 10000},
+	{"--insert-threads", "N", "of the engine", bench_take_count,
+	 ENGINE(insert_threads), 1, 32},
+	{"--queue", "N",
+	 "rows that wait to be linked, at most; default: four for each insert "
+	 "thread",
+	 bench_take_count, MOVING(queue), 1, 1000000},
+	{"--workload-change", NULL,
+	 "sliding window: a batch deletes as many of the oldest rows",
+	 bench_take_switch, MOVING(window)},
+	{"--delete-threads", "N", "for that", bench_take_count,
+	 MOVING(delete_threads), 1, BENCH_MAX_CLIENTS},
+	{"--consolidate", NULL,
+	 "take deleted vertices out of the graph after each batch; timed apart",
+	 bench_take_switch, MOVING(consolidate)},
+	{"--insert-only", NULL, "no searches beside batches or after them",
+	 bench_take_switch, AT(insert_only)},
+	{"--first-wait", "SECONDS", "from a batch's begin to the first pass beside",
+	 bench_take_real, MOVING(first_wait), 0, 3600},
+	{"--pause", "SECONDS", "between passes beside", bench_take_real,
+	 MOVING(pause), 0, 3600},
+	{"--shadow", "DIR", "the copy batches work on; default: DIR_shadow",
+	 bench_take_text, AT(shadow)},
+	{"--keep-shadow", NULL, "do not remove it", bench_take_switch,
+	 AT(keep_shadow)},
+
+	{.help = "Cache:"},
+	{"--cache-gb", "GIB", "in 2^30 bytes; 0: none", bench_take_gib,
+	 ENGINE(cache_size), 0, 1e6},
+	{"--cache-window", "SHARE", "of it that new pages enter", bench_take_real,
+	 ENGINE(cache_window), 0.001, 1},
+	{"--cache-promote", "N",
+	 "lookups by insertion that count as one; with the reference's policy, "
+	 "hits "
+	 "that promote a page",
+	 bench_take_count, ENGINE(cache_promote), 1, 1000000},
+	{"--cache-promote-search", "N", "the same of searches", bench_take_count,
+	 ENGINE(cache_promote_search), 1, 1000000},
+
+	{.help = "Ablations:"},
+	{"--load-all", NULL, "no CASR: rerank everything explored", take_flag, 0,
+	 NV_SEARCH_LOAD_ALL},
+	{"--fixed-stages", NULL, "no CASR: rerank in fixed stages", take_flag, 0,
+	 NV_SEARCH_STAGES},
+	{"--from-medoid", NULL, "no entrance graph", take_flag, 0,
+	 NV_SEARCH_FROM_MEDOID},
+	{"--single-lists", NULL, "of a page only the list that was asked for",
+	 take_flag, 0, NV_SEARCH_SINGLE_LISTS},
+	{"--static-entrance", NULL, "the entrance graph does not grow",
+	 bench_take_switch, ENGINE(entrance_static)},
+	{"--cache-policy", "NAME",
+	 "navis, lru, or reference, which comes with the reference's "
+	 "--cache-promote 2 and --cache-promote-search 16 (default navis)",
+	 take_policy, 0},
+	{"--plain-lru", NULL, "--cache-policy lru", take_policy, 0}};
+
+static const bench_command command = {
+	"navis_bench -i DIR -q FILE [-g TRUTH] [options] [L ...]",
+	"Searches an index of navis_build, alone or while rows are inserted and\n"
+	"deleted, without a server.  Without batches, each L is measured.\n",
+	known, NV_LENGTH(known), NULL};
 
 static void
-parse_other(options *o, int c)
+parse(options *o, int argc, char **argv)
 {
-	switch (c)
-	{
-		case 'i':
-			o->dir = optarg;
-			break;
-		case 'q':
-			o->queries = optarg;
-			break;
-		case 'g':
-			o->truth = o->moving.truth = optarg;
-			break;
-		case 'K':
-			o->pass.k = bench_count_option("-K", 1, 1000);
-			break;
-		case 't':
-			o->type = bench_parse_type(optarg);
-			break;
-		case 'm': /* the index's is used */
-			(void) bench_parse_metric(optarg);
-			break;
-		case WARMUP_PASSES:
-			o->warmup_passes =
-				bench_count_option("--warmup-passes", 0, 1000000);
-			break;
-		case PASSES:
-			o->passes = bench_count_option("--passes", 1, 1000000);
-			break;
-		case SHADOW:
-			o->shadow = optarg;
-			break;
-		case KEEP_SHADOW:
-			o->keep_shadow = true;
-			break;
-		case JSON:
-			o->json = optarg;
-			break;
-		case LABEL:
-			o->label = optarg;
-			break;
-		case CACHE_TRACE:
-			o->trace = optarg;
-			break;
-		default:
-			exit(2);
-	}
-}
-
-static void
-parse(tool *t, options *o, int argc, char **argv)
-{
-	int c;
-
-	while ((c = getopt_long(argc, argv, "i:q:g:K:t:m:", known, NULL)) != -1)
-		if (!parse_workload(o, c) && !parse_engine(&t->config, c) &&
-			!parse_search(&t->config, o, c))
-			parse_other(o, c);
-	for (; optind < argc; optind++)
+	for (int i = bench_parse_arguments(&command, o, argc, argv); i < argc; i++)
 	{
 		if (o->sweep.n == BENCH_MAX_NUMBERS)
-			bench_die(argv[optind], "too many list sizes");
+			bench_usage(argv[i], "is one L too many");
 		o->sweep.values[o->sweep.n++] =
-			(uint32_t) bench_parse_count("L", argv[optind], 1, 100000);
+			(uint32_t) bench_parse_count("L", argv[i], 1, 100000);
 	}
 	if (o->sweep.n == 0)
 		o->sweep.values[o->sweep.n++] = o->pass.list_size;
-	bench_require(o->dir, "-i DIR is missing");
-	bench_require(o->queries, "-q QUERIES is missing");
-	o->pass.clients = o->clients > 0
-						  ? o->clients
-						  : NV_MIN(t->config.search_threads, BENCH_MAX_CLIENTS);
+	if (o->pass.clients == 0)
+		o->pass.clients =
+			NV_MIN(o->tool.config.search_threads, BENCH_MAX_CLIENTS);
 	if (o->moving.queue == 0)
-		o->moving.queue = 4 * t->config.insert_threads;
+		o->moving.queue = 4 * o->tool.config.insert_threads;
+	o->moving.truth = o->truth;
+	o->moving.searches = !o->insert_only;
 }
 
 int
 main(int argc, char **argv)
 {
-	static tool t;
-	options o = {.passes = 1,
-				 .pass = {.k = 10,
-						  .list_size = 40,
-						  .beam_width = 4,
-						  .entrance_list = 10,
-						  .percentile = 100},
-				 .moving = {.batch_size = 100000,
-							.batches = 10,
-							.delete_threads = 1,
-							.searches = true,
-							.first_wait = 5,
-							.pause = 1}};
+	static options o = {.passes = 1,
+						.pass = {.k = 10,
+								 .list_size = 40,
+								 .beam_width = 4,
+								 .entrance_list = 10,
+								 .percentile = 100},
+						.moving = {.batch_size = 100000,
+								   .batches = 10,
+								   .delete_threads = 1,
+								   .first_wait = 5,
+								   .pause = 1}};
 
 	bench_program = "navis_bench";
 	(void) pass_clock();
 	nv_blas_prepare();
-	tool_init(&t);
-	t.config.search_threads = 22;
-	t.config.insert_threads = 10;
-	t.config.cache_size = UINT64_C(16) << 30;
-	parse(&t, &o, argc, argv);
-	run(&t, &o);
+	tool_init(&o.tool);
+	o.tool.config.search_threads = 22;
+	o.tool.config.insert_threads = 10;
+	o.tool.config.cache_size = UINT64_C(16) << 30;
+	parse(&o, argc, argv);
+	run(&o.tool, &o);
 	return 0;
 }

@@ -2,21 +2,14 @@
  * navis_build.c
  *		Builds an index over a file of vectors, without a server.
  *
- *	navis_build -d DATA -o DIR [-t float|int8|uint8] [-m l2|cosine|ip]
- *				[--count N] [-R 96] [-L 100] [--pq-bytes 0] [--alpha 1.2]
- *				[--sample 0.01] [--ent-R 32] [--mem-budget GB] [--threads N]
- *				[--warmup-queries 1000] [--random-placement] [--json FILE]
- *
- * DIR is made and gets the index and rows.journal (tool.h).  --pq-bytes 0
- * chooses the size by the codes' own recall.  --mem-budget bounds what the
- *build holds; rows that do not fit are an error before anything is written.
- *8-bit values are kept as floats.
+ * DIR is made and gets the index and rows.journal (tool.h).  --mem-budget
+ * bounds what the build holds; rows that do not fit are an error before
+ * anything is written.  8-bit values are kept as floats.
  *
  * Source: navis-system.txt, navis_build.  The entrance graph's build list is
  * 64 as there, and is no option.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <sys/stat.h>
 
 #include "blas.h"
@@ -27,6 +20,7 @@
 
 typedef struct options
 {
+	tool tool;
 	const char *data, *dir, *json;
 	uint64_t count, budget;
 	uint32_t threads;
@@ -152,129 +146,68 @@ run(tool *t, const options *o)
 
 /* --- command line --- */
 
-enum
-{
-	COUNT = 256,
-	PQ,
-	BUDGET,
-	ALPHA,
-	SAMPLE,
-	ENT_R,
-	THREADS,
-	WARMUP,
-	RANDOM,
-	JSON
-};
+#define AT(field) offsetof(options, field)
+#define PARAM(field) offsetof(options, tool.params.field)
 
-static const struct option known[] = {{"count", 1, NULL, COUNT},
-									  {"pq-bytes", 1, NULL, PQ},
-									  {"mem-budget", 1, NULL, BUDGET},
-									  {"alpha", 1, NULL, ALPHA},
-									  {"sample", 1, NULL, SAMPLE},
-									  {"ent-R", 1, NULL, ENT_R},
-									  {"threads", 1, NULL, THREADS},
-									  {"warmup-queries", 1, NULL, WARMUP},
-									  {"random-placement", 0, NULL, RANDOM},
-									  {"json", 1, NULL, JSON},
-									  {NULL, 0, NULL, 0}};
+static const bench_argument known[] = {
+	{"-d", "DATA", "file of vectors; formats are in bench/README.md",
+	 bench_take_text, AT(data), 0, 0, NULL, ALWAYS},
+	{"-o", "DIR", "the index; is made, and may not be there yet",
+	 bench_take_text, AT(dir), 0, 0, NULL, ALWAYS},
+	{"-t", "TYPE",
+	 "values of a .bin file: float, int8 or uint8 (default float)",
+	 bench_take_type, AT(type)},
+	{"-m", "METRIC", "l2, cosine or ip (default l2)", bench_take_metric,
+	 PARAM(metric)},
+	{"--count", "N", "rows, from the first on; default: all", bench_take_long,
+	 AT(count), 1, UINT32_MAX - 1},
+	{"-R", "N", "edges of a vertex, at most", bench_take_count,
+	 PARAM(max_degree), 4, 512},
+	{"-L", "N", "search list of the build", bench_take_count,
+	 PARAM(build_list_size), 4, 10000},
+	{"--alpha", "A", "slack of pruning", bench_take_float, PARAM(alpha), 1, 2},
+	{"--pq-bytes", "N",
+	 "bytes of a vector's code; 0: chosen by the codes' own recall",
+	 bench_take_count, PARAM(pq_bytes), 0, 256},
+	{"--sample", "SHARE", "of the vertices in the entrance graph",
+	 bench_take_float, PARAM(entrance_ratio), 0.0001, 0.1},
+	{"--ent-R", "N", "edges of a vertex there, at most", bench_take_count,
+	 PARAM(entrance_degree), 4, 512},
+	{"--mem-budget", "GB",
+	 "what the build may hold, in 10^9 bytes; default: 75 % of memory",
+	 bench_take_gb, AT(budget), 0, 1e6},
+	{"--threads", "N", "default: one for each processor", bench_take_count,
+	 AT(threads), 1, 64},
+	{"--warmup-queries", "N", "searches that calibrate a rerank window",
+	 bench_take_count, AT(tool.config.casr_warmup), 1, 10000},
+	{"--random-placement", NULL,
+	 "ablation: edge lists anywhere, not near their neighbours'",
+	 bench_take_switch, AT(random_placement)},
+	{"--json", "FILE", "append the figures as a line of JSON", bench_take_text,
+	 AT(json)}};
 
-static void
-parse_long(tool *t, options *o, int c)
-{
-	switch (c)
-	{
-		case COUNT:
-			o->count = bench_count_option("--count", 1, UINT32_MAX - 1);
-			break;
-		case PQ:
-			t->params.pq_bytes = bench_count_option("--pq-bytes", 0, 256);
-			break;
-		case BUDGET:
-			o->budget =
-				(uint64_t) (bench_parse_real("--mem-budget", optarg, 0, 1e6) *
-							1e9);
-			break;
-		case ALPHA:
-			t->params.alpha = (float) bench_parse_real("--alpha", optarg, 1, 2);
-			break;
-		case SAMPLE:
-			t->params.entrance_ratio =
-				(float) bench_parse_real("--sample", optarg, 0.0001, 0.1);
-			break;
-		case ENT_R:
-			t->params.entrance_degree = bench_count_option("--ent-R", 4, 512);
-			break;
-		case THREADS:
-			o->threads = bench_count_option("--threads", 1, 64);
-			break;
-		case WARMUP:
-			t->config.casr_warmup =
-				bench_count_option("--warmup-queries", 1, 10000);
-			break;
-		case RANDOM:
-			o->random_placement = true;
-			break;
-		case JSON:
-			o->json = optarg;
-			break;
-		default:
-			exit(2);
-	}
-}
-
-static void
-parse(tool *t, options *o, int argc, char **argv)
-{
-	int c;
-
-	while ((c = getopt_long(argc, argv, "d:o:t:m:R:L:", known, NULL)) != -1)
-		switch (c)
-		{
-			case 'd':
-				o->data = optarg;
-				break;
-			case 'o':
-				o->dir = optarg;
-				break;
-			case 't':
-				o->type = bench_parse_type(optarg);
-				break;
-			case 'm':
-				t->params.metric = bench_parse_metric(optarg);
-				break;
-			case 'R':
-				t->params.max_degree = bench_count_option("-R", 4, 512);
-				break;
-			case 'L':
-				t->params.build_list_size = bench_count_option("-L", 4, 10000);
-				break;
-			default:
-				parse_long(t, o, c);
-				break;
-		}
-	if (optind < argc)
-		bench_die(argv[optind], "not expected");
-	bench_require(o->data, "-d DATA is missing");
-	bench_require(o->dir, "-o DIR is missing");
-}
+static const bench_command command = {
+	"navis_build -d DATA -o DIR [options]",
+	"Builds an index over a file of vectors, without a server.\n", known,
+	NV_LENGTH(known), NULL};
 
 int
 main(int argc, char **argv)
 {
-	static tool t;
-	options o = {.threads = bench_processors(),
-				 .budget = bench_default_budget()};
+	static options o;
 
 	bench_program = "navis_build";
 	nv_blas_prepare();
-	tool_init(&t);
-	t.params = (nv_index_params){.metric = NV_METRIC_L2,
-								 .max_degree = 96,
-								 .build_list_size = 100,
-								 .entrance_degree = 32,
-								 .alpha = 1.2f,
-								 .entrance_ratio = 0.01f};
-	parse(&t, &o, argc, argv);
-	run(&t, &o);
+	tool_init(&o.tool);
+	o.threads = bench_processors();
+	o.budget = bench_default_budget();
+	o.tool.params = (nv_index_params){.metric = NV_METRIC_L2,
+									  .max_degree = 96,
+									  .build_list_size = 100,
+									  .entrance_degree = 32,
+									  .alpha = 1.2f,
+									  .entrance_ratio = 0.01f};
+	bench_no_more(bench_parse_arguments(&command, &o, argc, argv), argc, argv);
+	run(&o.tool, &o);
 	return 0;
 }

@@ -3,8 +3,6 @@
  *		Replays what a run asked the page cache for (navis_bench --cache-trace)
  *		through the engine's cache with other policies and sizes.
  *
- *	navis_cache TRACE... [--shares 5,10,25,50] [--file-pages N] [--json FILE]
- *
  * A share is of the pages that the trace asks for, or of N.  A lookup that
  * misses is followed by a fill at once.  The last policy, "best", evicts the
  * page that is asked for latest of all, and does not take one that would be
@@ -13,7 +11,6 @@
  * What a run asks for depends on its policy a little: by the order of its
  * threads, and by which pages of a hop are there already.
  */
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -338,40 +335,40 @@ compare(const options *o, const char *name, bench_json *j)
 	free(r.next);
 }
 
+/* --- Command line --- */
+
+#define AT(field) offsetof(options, field)
+
+static const bench_argument known[] = {
+	{"--shares", "LIST",
+	 "sizes of the cache, in per cent of the pages that the trace asks for, or "
+	 "of --file-pages",
+	 bench_take_numbers, AT(shares), 1, 100},
+	{"--file-pages", "N", "pages of the edge file", bench_take_count,
+	 AT(file_pages), 1, 1u << 31},
+	{"--json", "FILE", "append the figures as lines of JSON", bench_take_text,
+	 AT(json)}};
+
+static const bench_command command = {
+	"navis_cache TRACE... [options]",
+	"Replays what a run asked the page cache for (navis_bench --cache-trace)\n"
+	"through every policy and through the best possible one.\n",
+	known, NV_LENGTH(known), NULL};
+
 int
 main(int argc, char **argv)
 {
-	static const struct option known[] = {{"shares", 1, NULL, 's'},
-										  {"file-pages", 1, NULL, 'p'},
-										  {"json", 1, NULL, 'j'},
-										  {NULL, 0, NULL, 0}};
-	options o = {0};
+	options o = {.shares = {4, {5, 10, 25, 50}}};
 	bench_json *j;
-	int c;
+	int first;
 
 	bench_program = "navis_cache";
-	o.shares = bench_parse_numbers("--shares", "5,10,25,50");
-	while ((c = getopt_long(argc, argv, "", known, NULL)) != -1)
-		switch (c)
-		{
-			case 's':
-				o.shares = bench_parse_numbers("--shares", optarg);
-				break;
-			case 'p':
-				o.file_pages = bench_count_option("--file-pages", 1, 1u << 31);
-				break;
-			case 'j':
-				o.json = optarg;
-				break;
-			default:
-				exit(2);
-		}
-	if (optind == argc)
-		bench_die("usage", "navis_cache TRACE... [options]");
+	first = bench_parse_arguments(&command, &o, argc, argv);
+	bench_require(argv[first], "TRACE");
 	j = bench_json_open(o.json);
 	printf("| trace | cache | pages | policy | hits %% | of search | of "
 		   "insertion |\n|---|---:|---:|---|---:|---:|---:|\n");
-	for (int i = optind; i < argc; i++)
+	for (int i = first; i < argc; i++)
 		compare(&o, argv[i], j);
 	bench_json_close(j);
 	return 0;

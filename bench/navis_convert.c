@@ -3,17 +3,6 @@
  *		Data for the benchmarks: subsets and other formats, a generator, exact
  *		neighbours, those of moving data included.
  *
- *	navis_convert subset   IN OUT --count N [--first N] [-t TYPE]
- *	navis_convert generate OUT --count N [--first N] [--stream base|query]
- *						   [--dim 768] [--seed 42] [--drift-from N]
- *	navis_convert gt       DATA QUERIES -o OUT [--count N] [-K 10] [-m l2]
- *	navis_convert batch-gt DATA QUERIES --index-npts N --total-npts N
- *						   --batch N [-K 10] [-o PREFIX] [--delete-o PREFIX]
- *	navis_convert info     FILE
- *
- * Also: --threads N (all), --mem-budget GB (75 % of memory), -t float|uint8|
- * int8 (what a .bin file holds), -m l2|ip|cosine.
- *
  * subset converts when IN and OUT have other formats (vectors.h lists them).
  * batch-gt writes PREFIX_<offset>.bin for every batch boundary: -o for data
  * that grows, rows [0, N + offset), --delete-o for a sliding window, rows
@@ -21,7 +10,6 @@
  *
  * Source: navis-system.txt, navis_convert.
  */
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,8 +29,7 @@ typedef struct options
 	const char *out, *delete_out;
 	uint64_t count, first, index_npts, total_npts, batch, seed, drift_from;
 	uint64_t budget;
-	uint32_t k, threads, dim;
-	nv_metric metric;
+	uint32_t k, threads, dim, metric;
 	bench_element type;
 	bench_stream stream;
 } options;
@@ -63,10 +50,10 @@ static void
 copy_rows(bench_rows *in, bench_writer *out, uint64_t first, uint64_t n)
 {
 	uint64_t at_once = NV_MAX(COPY_BYTES / (in->dim * 4), 1);
-	uint32_t *words = nv_alloc_array(at_once * in->dim, 4);
+	uint32_t *words = bench_allocate(at_once * in->dim, 4);
 	bench_progress progress;
-	nv_error err = {.detail = "no memory"};
-	nv_status status = words != NULL ? NV_OK : NV_ENOMEM;
+	nv_error err;
+	nv_status status = NV_OK;
 
 	bench_progress_begin(&progress, "rows", n);
 	for (uint64_t done = 0, part; done < n && status == NV_OK; done += part)
@@ -105,7 +92,7 @@ run_subset(const options *o)
 	uint64_t n;
 	nv_error err;
 
-	bench_require(o->files[1], "subset IN OUT --count N");
+	bench_require(o->files[1], "OUT");
 	in = open_rows(o->files[0], o->type);
 	if (o->first > in->n || o->count > in->n - o->first)
 		bench_die(o->files[0], "has fewer rows than asked for");
@@ -146,17 +133,14 @@ run_generate(const options *o)
 	bench_generator *generator;
 	bench_progress progress;
 	bench_writer *out;
-	nv_error err = {.detail = "no memory"};
+	nv_error err;
 	nv_status status;
 
-	if (o->count == 0)
-		bench_die("usage", "generate OUT --count N");
 	bench_check(bench_generator_create(o->seed, o->dim, o->drift_from,
 									   &generator, &err),
 				&err);
 	g.generator = generator;
-	g.rows = nv_alloc_array(at_once * o->dim, sizeof(float));
-	bench_check(g.rows != NULL ? NV_OK : NV_ENOMEM, &err);
+	g.rows = bench_allocate(at_once * o->dim, sizeof(float));
 	bench_check(bench_writer_create(o->files[0], o->type, o->dim, &out, &err),
 				&err);
 	bench_progress_begin(&progress, "rows", o->count);
@@ -190,8 +174,8 @@ static void
 find_exact(const options *o, const uint64_t *bounds, uint32_t n_blocks,
 		   bench_exact *exact)
 {
-	bench_exact_params params = {o->metric, o->k,   o->threads,
-								 o->budget, bounds, n_blocks};
+	bench_exact_params params = {
+		(nv_metric) o->metric, o->k, o->threads, o->budget, bounds, n_blocks};
 	bench_rows *data = open_rows(o->files[0], o->type);
 	bench_rows *queries = open_rows(o->files[1], o->type);
 	uint64_t begun = bench_now_ns();
@@ -227,8 +211,7 @@ run_gt(const options *o)
 	uint64_t bounds[2] = {0, o->count};
 	bench_exact exact;
 
-	bench_require(o->files[1], "gt DATA QUERIES -o OUT");
-	bench_require(o->out, "gt DATA QUERIES -o OUT");
+	bench_require(o->files[1], "QUERIES");
 	if (o->count == 0)
 	{
 		bench_rows *data = open_rows(o->files[0], o->type);
@@ -280,16 +263,13 @@ run_batch_gt(const options *o)
 	uint32_t n_blocks;
 	bench_exact exact;
 
-	bench_require(o->files[1], "batch-gt DATA QUERIES ...");
+	bench_require(o->files[1], "QUERIES");
 	if (o->out == NULL && o->delete_out == NULL)
-		bench_die("usage", "batch-gt needs -o or --delete-o");
-	if (o->index_npts == 0 || o->batch == 0 || o->total_npts < o->index_npts)
-		bench_die("usage", "batch-gt needs --index-npts N --total-npts N "
-						   "--batch N");
-	bounds =
-		bench_moving_bounds(o->index_npts, o->batch, o->total_npts, &n_blocks);
-	if (bounds == NULL)
-		bench_die("memory", "not enough");
+		bench_usage("-o or --delete-o", "is missing");
+	if (o->total_npts < o->index_npts)
+		bench_usage("--total-npts", "is below --index-npts");
+	bounds = bench_need(
+		bench_moving_bounds(o->index_npts, o->batch, o->total_npts, &n_blocks));
 	find_exact(o, bounds, n_blocks, &exact);
 	write_batches(o, &exact, bounds, n_blocks);
 	bench_exact_free(&exact);
@@ -309,122 +289,82 @@ run_info(const options *o)
 
 /* --- command line --- */
 
-enum
-{
-	COUNT = 256,
-	FIRST,
-	STREAM,
-	DIM,
-	SEED,
-	DRIFT,
-	INDEX,
-	TOTAL,
-	BATCH,
-	DELETE_OUT,
-	THREADS,
-	BUDGET
-};
-
-static const struct option known[] = {{"count", 1, NULL, COUNT},
-									  {"first", 1, NULL, FIRST},
-									  {"stream", 1, NULL, STREAM},
-									  {"dim", 1, NULL, DIM},
-									  {"seed", 1, NULL, SEED},
-									  {"drift-from", 1, NULL, DRIFT},
-									  {"index-npts", 1, NULL, INDEX},
-									  {"total-npts", 1, NULL, TOTAL},
-									  {"batch", 1, NULL, BATCH},
-									  {"delete-o", 1, NULL, DELETE_OUT},
-									  {"threads", 1, NULL, THREADS},
-									  {"mem-budget", 1, NULL, BUDGET},
-									  {NULL, 0, NULL, 0}};
-
-static bench_stream
-parse_stream(const char *text)
-{
-	if (strcmp(text, "query") != 0 && strcmp(text, "base") != 0)
-		bench_die("--stream", "base or query expected");
-	return text[0] == 'q' ? BENCH_STREAM_QUERY : BENCH_STREAM_BASE;
-}
+#define AT(field) offsetof(options, field)
 
 static void
-parse_number(options *o, int c, const char *text)
+take_stream(const bench_argument *a, const char *text, void *options_)
 {
-	static const struct
-	{
-		int option;
-		const char *name;
-		size_t at;
-	} counts[] = {{COUNT, "--count", offsetof(options, count)},
-				  {FIRST, "--first", offsetof(options, first)},
-				  {SEED, "--seed", offsetof(options, seed)},
-				  {DRIFT, "--drift-from", offsetof(options, drift_from)},
-				  {INDEX, "--index-npts", offsetof(options, index_npts)},
-				  {TOTAL, "--total-npts", offsetof(options, total_npts)},
-				  {BATCH, "--batch", offsetof(options, batch)}};
-
-	for (size_t i = 0; i < NV_LENGTH(counts); i++)
-		if (counts[i].option == c)
-		{
-			uint64_t *to = (uint64_t *) (void *) ((char *) o + counts[i].at);
-
-			*to = bench_parse_count(counts[i].name, text, 0, UINT32_MAX);
-			return;
-		}
-	exit(2);
+	if (strcmp(text, "query") != 0 && strcmp(text, "base") != 0)
+		bench_usage(a->name, "base or query expected");
+	((options *) options_)->stream =
+		text[0] == 'q' ? BENCH_STREAM_QUERY : BENCH_STREAM_BASE;
 }
+
+static const bench_argument known[] = {
+	{"-o", "OUT",
+	 "gt: the file; batch-gt: PREFIX of PREFIX_<offset>.bin for "
+	 "data that grows, rows 0 to N + offset",
+	 bench_take_text, AT(out), 0, 0, "gt batch-gt", "gt"},
+	{"--delete-o", "PREFIX",
+	 "the same for a sliding window, rows offset to N + offset",
+	 bench_take_text, AT(delete_out), 0, 0, "batch-gt"},
+	{"--index-npts", "N", "rows of the first index", bench_take_long,
+	 AT(index_npts), 1, UINT32_MAX, "batch-gt", "batch-gt"},
+	{"--total-npts", "N", "rows in the end", bench_take_long, AT(total_npts), 1,
+	 UINT32_MAX, "batch-gt", "batch-gt"},
+	{"--batch", "N", "rows a batch", bench_take_long, AT(batch), 1, UINT32_MAX,
+	 "batch-gt", "batch-gt"},
+	{"-K", "N", "neighbours of a query", bench_take_count, AT(k), 1,
+	 BENCH_EXACT_MAX_K, "gt batch-gt"},
+	{"-m", "METRIC", "l2, cosine or ip (default l2)", bench_take_metric,
+	 AT(metric), 0, 0, "gt batch-gt"},
+	{"--mem-budget", "GB",
+	 "what may be held, in 10^9 bytes; default: 75 % of memory", bench_take_gb,
+	 AT(budget), 0, 1e6, "gt batch-gt"},
+	{"--count", "N", "rows; default: all", bench_take_long, AT(count), 1,
+	 UINT32_MAX, "subset generate gt", "generate"},
+	{"--first", "N", "number of the first row", bench_take_long, AT(first), 0,
+	 UINT32_MAX, "subset generate"},
+	{"--stream", "NAME",
+	 "base or query: rows that are never the other's "
+	 "(default base)",
+	 take_stream, 0, 0, 0, "generate"},
+	{"--dim", "N", "dimensions", bench_take_count, AT(dim), 1, 16000,
+	 "generate"},
+	{"--seed", "N", "rows depend on it and their numbers only", bench_take_long,
+	 AT(seed), 0, UINT32_MAX, "generate"},
+	{"--drift-from", "N",
+	 "rows from N on come from regions that those before have not; 0: no drift",
+	 bench_take_long, AT(drift_from), 0, UINT32_MAX, "generate"},
+	{"-t", "TYPE",
+	 "values of a .bin file: float, int8 or uint8 (default float)",
+	 bench_take_type, AT(type)},
+	{"--threads", "N", "default: one for each processor", bench_take_count,
+	 AT(threads), 1, 64, "generate gt batch-gt"}};
+
+static const bench_command command = {
+	"navis_convert subset IN OUT [options]\n"
+	"       navis_convert generate OUT --count N [options]\n"
+	"       navis_convert gt DATA QUERIES -o OUT [options]\n"
+	"       navis_convert batch-gt DATA QUERIES --index-npts N --total-npts N\n"
+	"                     --batch N [-o PREFIX] [--delete-o PREFIX] [options]\n"
+	"       navis_convert info FILE",
+	"Data for the benchmarks: some rows of a file, in the format that OUT's "
+	"name\n"
+	"says; generated rows; exact neighbours, and those of moving data for "
+	"every\n"
+	"batch; what a file holds.  Formats are in bench/README.md.\n",
+	known, NV_LENGTH(known), "subset generate gt batch-gt info"};
 
 static void
 parse(options *o, int argc, char **argv)
 {
-	int c;
+	int first = bench_parse_arguments(&command, o, argc, argv);
 
-	while ((c = getopt_long(argc, argv, "o:K:m:t:", known, NULL)) != -1)
-		switch (c)
-		{
-			case 'o':
-				o->out = optarg;
-				break;
-			case DELETE_OUT:
-				o->delete_out = optarg;
-				break;
-			case 'K':
-				o->k = (uint32_t) bench_parse_count("-K", optarg, 1,
-													BENCH_EXACT_MAX_K);
-				break;
-			case 'm':
-				o->metric = bench_parse_metric(optarg);
-				break;
-			case 't':
-				o->type = bench_parse_type(optarg);
-				break;
-			case STREAM:
-				o->stream = parse_stream(optarg);
-				break;
-			case DIM:
-				o->dim =
-					(uint32_t) bench_parse_count("--dim", optarg, 1, 16000);
-				break;
-			case THREADS:
-				o->threads =
-					(uint32_t) bench_parse_count("--threads", optarg, 1, 64);
-				break;
-			case BUDGET:
-				o->budget = (uint64_t) (bench_parse_real("--mem-budget", optarg,
-														 0, 1e6) *
-										1e9);
-				break;
-			default:
-				parse_number(o, c, optarg);
-				break;
-		}
-	for (int i = 0; optind < argc; i++, optind++)
-	{
-		if (i == 2)
-			bench_die(argv[optind], "one file too many");
-		o->files[i] = argv[optind];
-	}
-	bench_require(o->files[0], "a file is missing");
+	for (int i = 0; i < 2 && first < argc; i++)
+		o->files[i] = argv[first++];
+	bench_no_more(first, argc, argv);
+	bench_require(o->files[0], "the file");
 }
 
 int
@@ -448,12 +388,9 @@ main(int argc, char **argv)
 
 	bench_program = "navis_convert";
 	nv_blas_prepare();
-	for (size_t i = 0; argc > 1 && i < NV_LENGTH(commands); i++)
+	parse(&o, argc, argv);
+	for (size_t i = 0; i < NV_LENGTH(commands); i++)
 		if (strcmp(argv[1], commands[i].name) == 0)
-		{
-			parse(&o, argc - 1, argv + 1);
 			commands[i].run(&o);
-			return 0;
-		}
-	bench_die("usage", "navis_convert subset|generate|gt|batch-gt|info ...");
+	return 0;
 }

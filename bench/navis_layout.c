@@ -3,10 +3,6 @@
  *		A counted simulation of other disk layouts: what each would read for the
  *		same searches and insertions, through the same cache.
  *
- *	navis_layout -i DIR -q QUERIES [--insert-data FILE --rows N]
- *				 [--search-L 40] [--insert-L 100] [--cache-shares 5,10,25]
- *				 [--json FILE]
- *
  * This measures nothing: it counts.  The graph is the index's.  Every query is
  * traversed once, best first, exploring only the lists it asks for, and the
  * vertices it explores are noted; rows of --insert-data are searched for as
@@ -26,7 +22,6 @@
  *
  * Source: navis-system.txt, "OdinANN+$", "Locality-driven decoupling".
  */
-#include <getopt.h>
 #include <unistd.h>
 
 #include "blas.h"
@@ -468,69 +463,35 @@ run(simulation *s)
 
 /* --- Command line --- */
 
-enum
-{
-	DATA = 256,
-	ROWS,
-	SEARCH_L,
-	INSERT_L,
-	SHARES,
-	JSON
-};
+#define AT(field) offsetof(simulation, o.field)
 
-static void
-parse(options *o, int argc, char **argv)
-{
-	static const struct option known[] = {{"insert-data", 1, NULL, DATA},
-										  {"rows", 1, NULL, ROWS},
-										  {"search-L", 1, NULL, SEARCH_L},
-										  {"insert-L", 1, NULL, INSERT_L},
-										  {"cache-shares", 1, NULL, SHARES},
-										  {"json", 1, NULL, JSON},
-										  {NULL, 0, NULL, 0}};
-	int c;
+static const bench_argument known[] = {
+	{"-i", "DIR", "index of navis_build; is read only", bench_take_text,
+	 AT(dir), 0, 0, NULL, ALWAYS},
+	{"-q", "FILE", "queries", bench_take_text, AT(queries), 0, 0, NULL, ALWAYS},
+	{"-t", "TYPE",
+	 "values of a .bin file: float, int8 or uint8 (default float)",
+	 bench_take_type, AT(type)},
+	{"--insert-data", "FILE",
+	 "its rows behind those of the index are searched for as insertions do",
+	 bench_take_text, AT(data)},
+	{"--rows", "N", "of these", bench_take_count, AT(rows), 2, 10000000},
+	{"--search-L", "N", "search list", bench_take_count, AT(search_list), 10,
+	 10000},
+	{"--insert-L", "N", "search list of an insertion", bench_take_count,
+	 AT(insert_list), 10, 10000},
+	{"--cache-shares", "LIST",
+	 "sizes of the cache, in per cent of the packed "
+	 "layout's file",
+	 bench_take_numbers, AT(shares), 1, 100},
+	{"--json", "FILE", "append the figures as lines of JSON", bench_take_text,
+	 AT(json)}};
 
-	while ((c = getopt_long(argc, argv, "i:q:t:", known, NULL)) != -1)
-		switch (c)
-		{
-			case 'i':
-				o->dir = optarg;
-				break;
-			case 'q':
-				o->queries = optarg;
-				break;
-			case 't':
-				o->type = bench_parse_type(optarg);
-				break;
-			case DATA:
-				o->data = optarg;
-				break;
-			case ROWS:
-				o->rows =
-					(uint32_t) bench_parse_count("--rows", optarg, 2, 10000000);
-				break;
-			case SEARCH_L:
-				o->search_list = (uint32_t) bench_parse_count(
-					"--search-L", optarg, 10, 10000);
-				break;
-			case INSERT_L:
-				o->insert_list = (uint32_t) bench_parse_count(
-					"--insert-L", optarg, 10, 10000);
-				break;
-			case SHARES:
-				o->shares = bench_parse_numbers("--cache-shares", optarg);
-				break;
-			case JSON:
-				o->json = optarg;
-				break;
-			default:
-				exit(2);
-		}
-	bench_require(o->dir, "-i DIR is missing");
-	bench_require(o->queries, "-q QUERIES is missing");
-	if ((o->data != NULL) != (o->rows > 0))
-		bench_die("usage", "--insert-data and --rows go together");
-}
+static const bench_command command = {
+	"navis_layout -i DIR -q FILE [--insert-data FILE --rows N] [options]",
+	"Counts what other disk layouts would read for the same searches and\n"
+	"insertions, through the same cache.\n",
+	known, NV_LENGTH(known), NULL};
 
 int
 main(int argc, char **argv)
@@ -542,8 +503,10 @@ main(int argc, char **argv)
 	tool_init(&s.tool);
 	s.o.search_list = 40;
 	s.o.insert_list = 100;
-	s.o.shares = bench_parse_numbers("--cache-shares", "5,10,25");
-	parse(&s.o, argc, argv);
+	s.o.shares = (bench_numbers){3, {5, 10, 25}};
+	bench_no_more(bench_parse_arguments(&command, &s, argc, argv), argc, argv);
+	if ((s.o.data != NULL) != (s.o.rows > 0))
+		bench_usage("--insert-data and --rows", "go together");
 	run(&s);
 	return 0;
 }

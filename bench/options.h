@@ -1,7 +1,7 @@
 /*
  * options.h
- *		Command lines of the navis_* tools: what they share beside numbers.
- *Wrong values end the program with a message.
+ *		Command lines of the tools around the engine: what they share beside
+ *		numbers.
  */
 #ifndef NAVIS_BENCH_OPTIONS_H
 #define NAVIS_BENCH_OPTIONS_H
@@ -14,16 +14,15 @@
 /* Ends the program with the error's message unless status is NV_OK. */
 extern void bench_check(nv_status status, const nv_error *err);
 
-extern nv_metric bench_parse_metric(const char *text);
-extern bench_element bench_parse_type(const char *text);
+extern void bench_take_metric(const bench_argument *a, const char *text,
+							  void *options); /* uint32_t, nv_metric */
+extern void bench_take_type(const bench_argument *a, const char *text,
+							void *options); /* bench_element */
 /* navis, reference or lru. */
-extern nv_cache_policy bench_parse_policy(const char *text);
+extern nv_cache_policy bench_parse_policy(const char *option, const char *text);
 
 extern uint32_t bench_processors(void);
 /* 75 % of physical memory: the reference's default budget. */
 extern uint64_t bench_default_budget(void);
-
-/* Ends the program when an option has no value. */
-extern void bench_require(const void *value, const char *option);
 
 #endif

@@ -38,10 +38,8 @@ pass_setup_init(pass_setup *s, const tool *t, bench_rows *queries,
 				  "queries have other dimensions than the index");
 	s->n_queries = (uint32_t) queries->n;
 	s->dim = queries->dim;
-	s->queries = nv_alloc_array((size_t) s->n_queries * s->dim, sizeof(float));
-	s->ms = nv_alloc_array(s->n_queries, sizeof(double));
-	if (s->queries == NULL || s->ms == NULL)
-		bench_die(queries->path, "no memory for the queries");
+	s->queries = bench_allocate((size_t) s->n_queries * s->dim, sizeof(float));
+	s->ms = bench_allocate(s->n_queries, sizeof(double));
 	bench_check(bench_rows_read(queries, 0, s->n_queries, s->queries, &err),
 				&err);
 	for (uint32_t i = 0; i < o->clients; i++)

@@ -2,19 +2,6 @@
  * sql_bench.c
  *		The same measurements through SQL, as an application meets them.
  *
- *	sql_bench load   TABLE --base F [--rows N] [--type real|vector]
- *	sql_bench search TABLE --query F --truth F [--operator '<->']
- *					 [--type real|vector] [--index NAME]
- *					 [--sweep 20,40,... --setting navis.search_list_size]
- *					 [--set NAME=VALUE]... [--clients 1,2] [--passes N]
- *					 [--engine-pid PID]
- *
- *	sql_bench build|delete TABLE ...: see sql_index.c
- *	sql_bench insert|pairs|mixed TABLE ...: see sql_update.c
- *
- * All but load append, with --json FILE, a line for everything they measure,
- * marked with --label TEXT.
- *
  * The server is found by libpq's environment variables.  load makes
  * TABLE (id int, v real[] or vector); id is the row's number in the file.
  * search asks SELECT id ... ORDER BY v OPERATOR $1 LIMIT 10, prepared, binary.
@@ -135,11 +122,9 @@ sb_copy(PGconn *conn, const bench *b, const sb_rows *rows)
 {
 	static const char signature[19] = "PGCOPY\n\377\r\n";
 	uint32_t dim = rows->dim;
-	char *row = malloc(14 + sb_vector_room(dim)), sql[512];
-	uint32_t *words = malloc((size_t) dim * 4);
+	char *row = bench_allocate(14 + sb_vector_room(dim), 1), sql[512];
+	uint32_t *words = bench_allocate(dim, 4);
 
-	if (row == NULL || words == NULL)
-		bench_die("memory", "not enough");
 	snprintf(sql, sizeof(sql), "COPY %s (id, v) FROM STDIN (FORMAT binary)",
 			 b->o.table);
 	sb_command(conn, sql);
@@ -290,8 +275,6 @@ sb_apply_settings(const bench *b, PGconn *conn)
 	{
 		const char *equals = strchr(b->o.settings[i], '=');
 
-		if (equals == NULL)
-			bench_die("--set", "NAME=VALUE expected");
 		snprintf(sql, sizeof(sql), "SET %.*s = '%s'",
 				 (int) (equals - b->o.settings[i]), b->o.settings[i],
 				 equals + 1);
@@ -305,9 +288,7 @@ sb_prepare(bench *b, connection *c)
 	char sql[512];
 
 	c->conn = sb_connect();
-	c->parameter = malloc(sb_vector_room(b->query.dim));
-	if (c->parameter == NULL)
-		bench_die("memory", "not enough");
+	c->parameter = bench_allocate(sb_vector_room(b->query.dim), 1);
 	sb_command(c->conn, "SET plan_cache_mode = force_generic_plan");
 	sb_apply_settings(b, c->conn);
 	snprintf(sql, sizeof(sql),
@@ -426,8 +407,6 @@ run_search(bench *b)
 	for (uint32_t i = 0; i < b->o.clients.n; i++)
 		if (b->o.clients.values[i] > b->n_connections)
 			b->n_connections = b->o.clients.values[i];
-	if (b->n_connections > BENCH_MAX_CLIENTS)
-		bench_die("--clients", "at most 64");
 	for (uint32_t i = 0; i < b->n_connections; i++)
 		sb_prepare(b, &b->connections[i]);
 	bench_print_head(&b->o.clients, b->navis);
@@ -444,96 +423,151 @@ run_search(bench *b)
 
 /* --- command line --- */
 
-static void
-take_setting(const char *option, const char *text, void *target)
-{
-	options *o = target;
+#define AT(field) offsetof(options, field)
 
+/* Modes that ask, that take rows of the file, and that insert. */
+#define ASK "search mixed"
+#define INSERT "insert pairs mixed"
+
+static void
+take_setting(const bench_argument *a, const char *text, void *options_)
+{
+	options *o = options_;
+
+	if (strchr(text, '=') == NULL)
+		bench_usage(a->name, "NAME=VALUE expected");
 	if (o->n_settings == SB_MAX_SETTINGS)
-		bench_die(option, "too many");
+		bench_usage(a->name, "is there too often");
 	o->settings[o->n_settings++] = text;
 }
 
 static void
-parse(options *o, int argc, char **argv)
+take_method(const bench_argument *a, const char *text, void *options_)
 {
-	const bench_argument known[] = {
-		{"base", bench_take_text, &o->base},
-		{"json", bench_take_text, &o->json},
-		{"label", bench_take_text, &o->label},
-		{"using", bench_take_text, &o->using},
-		{"opclass", bench_take_text, &o->opclass},
-		{"with", bench_take_text, &o->with},
-		{"rows", bench_take_count, &o->rows},
-		{"query", bench_take_text, &o->query},
-		{"truth", bench_take_text, &o->truth},
-		{"type", bench_take_text, &o->type},
-		{"operator", bench_take_text, &o->op},
-		{"index", bench_take_text, &o->index},
-		{"setting", bench_take_text, &o->setting},
-		{"set", take_setting, o},
-		{"sweep", bench_take_numbers, &o->sweep},
-		{"clients", bench_take_numbers, &o->clients},
-		{"passes", bench_take_count, &o->passes},
-		{"engine-pid", bench_take_count, &o->engine_pid},
-		{"first", bench_take_count, &o->first},
-		{"method", bench_take_text, &o->method},
-		{"batch", bench_take_count, &o->batch},
-		{"plain", bench_take_text, &o->plain},
-		{"pause-us", bench_take_count, &o->pause_us},
-		{"rate", bench_take_real, &o->rate},
-		{"rounds", bench_take_count, &o->rounds},
-	};
-
-	if (argc < 3)
-		bench_die("usage",
-				  "sql_bench load|build|search|insert|delete|pairs|mixed "
-				  "TABLE ...");
-	o->mode = argv[1];
-	o->table = argv[2];
-	bench_parse_arguments(known, sizeof(known) / sizeof(known[0]), 3, argc,
-						  argv);
-	if (o->passes == 0)
-		bench_die("--passes", "at least 1 expected");
+	if (strcmp(text, "rows") != 0 && strcmp(text, "multi") != 0 &&
+		strcmp(text, "copy") != 0)
+		bench_usage(a->name, "rows, multi or copy expected");
+	bench_take_text(a, text, options_);
 }
+
+static void
+take_type(const bench_argument *a, const char *text, void *options_)
+{
+	if (strcmp(text, "real") != 0 && strcmp(text, "vector") != 0)
+		bench_usage(a->name, "real or vector expected");
+	bench_take_text(a, text, options_);
+}
+
+static const bench_argument known[] = {
+	{"--type", "TYPE",
+	 "of the column v: real (for real[]) or vector (default real)", take_type,
+	 AT(type)},
+	{"--json", "FILE", "append everything measured as lines of JSON",
+	 bench_take_text, AT(json)},
+	{"--label", "TEXT", "mark those lines with it", bench_take_text, AT(label)},
+	{"--set", "NAME=VALUE",
+	 "a setting of the sessions that are measured; up to 16 of them",
+	 take_setting, 0, 0, 0, "build search delete pairs mixed"},
+	{"--base", "FILE", "rows (.fbin); row number n gets the id n",
+	 bench_take_text, AT(base), 0, 0, "load " INSERT, "load " INSERT},
+	{"--first", "N", "id of the first row", bench_take_count, AT(first), 0,
+	 UINT32_MAX, "delete " INSERT},
+	{"--rows", "N", "rows; default: to the end of the file", bench_take_count,
+	 AT(rows), 1, UINT32_MAX, "load delete " INSERT, "delete"},
+	{"--index", "NAME",
+	 "the index: to be made; that plans must take; of navis, that has linked "
+	 "all rows before and after",
+	 bench_take_text, AT(index), 0, 0, "build search " INSERT, "build"},
+	{"--using", "METHOD", "access method", bench_take_text, AT(using), 0, 0,
+	 "build", "build"},
+	{"--opclass", "NAME", "operator class; default: the type's",
+	 bench_take_text, AT(opclass), 0, 0, "build"},
+	{"--with", "TEXT", "index parameters, \"lists = 100\"", bench_take_text,
+	 AT(with), 0, 0, "build"},
+	{"--query", "FILE", "queries (.fbin)", bench_take_text, AT(query), 0, 0,
+	 ASK, ASK},
+	{"--truth", "FILE", "their exact neighbours (.ibin, or of navis_convert)",
+	 bench_take_text, AT(truth), 0, 0, "search", "search"},
+	{"--operator", "NAME", "of the distance", bench_take_text, AT(op), 0, 0,
+	 ASK},
+	{"--setting", "NAME", "what --sweep sets", bench_take_text, AT(setting), 0,
+	 0, ASK},
+	{"--sweep", "LIST", "its values; mixed: the first", bench_take_numbers,
+	 AT(sweep), 1, UINT32_MAX, ASK},
+	{"--clients", "LIST", "numbers of clients; mixed: the first",
+	 bench_take_numbers, AT(clients), 1, BENCH_MAX_CLIENTS, ASK},
+	{"--passes", "N",
+	 "timed passes over the queries for each number of clients",
+	 bench_take_count, AT(passes), 1, 1000000, ASK},
+	{"--engine-pid", "PID",
+	 "process of the engine, whose reads or processor time count",
+	 bench_take_count, AT(engine_pid), 1, 1u << 30, "search insert"},
+	{"--method", "NAME",
+	 "rows (INSERTs of one row), multi (of --batch rows) or copy (one COPY) "
+	 "(default rows)",
+	 take_method, AT(method), 0, 0, "insert"},
+	{"--batch", "N", "rows an INSERT; mixed: a transaction", bench_take_count,
+	 AT(batch), 1, SB_MAX_BATCH, "insert mixed"},
+	{"--plain", "TABLE", "the table without an index", bench_take_text,
+	 AT(plain), 0, 0, "pairs", "pairs"},
+	{"--pause-us", "US", "microseconds after each pair", bench_take_count,
+	 AT(pause_us), 0, 1000000, "pairs"},
+	{"--rate", "N", "rows a second; 0: as many as there can be",
+	 bench_take_real, AT(rate), 0, 1e9, "mixed"},
+	{"--rounds", "N", "of searches alone and beside insertion",
+	 bench_take_count, AT(rounds), 1, SB_MAX_ROUNDS, "mixed"}};
+
+static const bench_command command = {
+	"sql_bench load   TABLE --base FILE [options]\n"
+	"       sql_bench build  TABLE --index NAME --using METHOD [options]\n"
+	"       sql_bench search TABLE --query FILE --truth FILE [options]\n"
+	"       sql_bench insert TABLE --base FILE --first N --rows N [options]\n"
+	"       sql_bench delete TABLE --first N --rows N [options]\n"
+	"       sql_bench pairs  TABLE --plain TABLE --base FILE [options]\n"
+	"       sql_bench mixed  TABLE --base FILE --query FILE [options]",
+	"Through SQL, any access method: loads a table by COPY, builds an index,\n"
+	"searches, inserts, deletes and vacuums, times INSERTs with and without "
+	"an\n"
+	"index, searches beside insertion.  libpq's environment variables name "
+	"the\n"
+	"server.\n",
+	known, sizeof(known) / sizeof(known[0]),
+	"load build search insert delete pairs mixed"};
+
+static const struct
+{
+	const char *name;
+	void (*run)(bench *);
+} modes[] = {{"load", run_load},        {"build", sb_run_build},
+			 {"search", run_search},    {"insert", sb_run_insert},
+			 {"delete", sb_run_delete}, {"pairs", sb_run_pairs},
+			 {"mixed", sb_run_mixed}};
 
 int
 main(int argc, char **argv)
 {
-	static bench b;
+	static bench b = {.o = {.type = "real",
+							.op = "<->",
+							.setting = "navis.search_list_size",
+							.passes = 3,
+							.method = "rows",
+							.batch = 100,
+							.rounds = 3,
+							.sweep = {1, {100}},
+							.clients = {1, {1}}}};
+	int first;
 
 	bench_program = "sql_bench";
-	b.o = (options){.type = "real",
-					.op = "<->",
-					.setting = "navis.search_list_size",
-					.passes = 3,
-					.method = "rows",
-					.batch = 100,
-					.rounds = 3};
-	b.o.sweep = bench_parse_numbers("--sweep", "100");
-	b.o.clients = bench_parse_numbers("--clients", "1");
-	parse(&b.o, argc, argv);
+	first = bench_parse_arguments(&command, &b.o, argc, argv);
+	b.o.table = argv[first];
+	bench_require(b.o.table, "TABLE");
+	bench_no_more(first + 1, argc, argv);
 	b.navis = strcmp(b.o.type, "vector") != 0;
 	b.json = bench_json_open(b.o.json);
 	bench_json_label(b.json, b.o.label);
-	if (strcmp(b.o.mode, "load") == 0)
-		run_load(&b);
-	else if (strcmp(b.o.mode, "search") == 0)
-		run_search(&b);
-	else if (strcmp(b.o.mode, "build") == 0)
-		sb_run_build(&b);
-	else if (strcmp(b.o.mode, "delete") == 0)
-		sb_run_delete(&b);
-	else if (strcmp(b.o.mode, "insert") == 0)
-		sb_run_insert(&b);
-	else if (strcmp(b.o.mode, "pairs") == 0)
-		sb_run_pairs(&b);
-	else if (strcmp(b.o.mode, "mixed") == 0)
-		sb_run_mixed(&b);
-	else
-		bench_die(b.o.mode,
-				  "load, build, search, insert, delete, pairs or mixed "
-				  "expected");
+	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++)
+		if (strcmp(argv[1], modes[i].name) == 0)
+			modes[i].run(&b);
 	bench_json_close(b.json);
 	return 0;
 }

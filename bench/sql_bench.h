@@ -12,10 +12,12 @@
 #include "json.h"
 
 #define SB_MAX_SETTINGS 16
+#define SB_MAX_BATCH 1000 /* two parameters a row, 65,535 in all */
+#define SB_MAX_ROUNDS 100
 
 typedef struct options
 {
-	const char *mode, *table, *base, *query, *truth;
+	const char *table, *base, *query, *truth;
 	const char *type, *op, *index, *setting, *json, *label;
 	const char *using, *opclass, *with; /* build */
 	const char *settings[SB_MAX_SETTINGS];

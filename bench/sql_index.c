@@ -2,14 +2,10 @@
  * sql_index.c
  *		sql_bench's modes for an index as a whole.
  *
- *	sql_bench build  TABLE --index NAME --using METHOD [--opclass NAME]
- *					 [--with 'PARAMETER = VALUE, ...'] [--set NAME=VALUE]...
- *	sql_bench delete TABLE --first N --rows N [--set NAME=VALUE]...
- *
  * build creates the index on column v and prints how long that took and how
  * large the table and the index's relation are; what an access method keeps in
  * files of its own is not in the latter.  delete deletes the rows with these
- *ids and vacuums the table, timed apart; both by the client's clock.
+ * ids and vacuums the table, timed apart; both by the client's clock.
  */
 #include <stdlib.h>
 
@@ -43,8 +39,6 @@ sb_run_build(bench *b)
 	char sql[1024];
 	int n;
 
-	if (o->index == NULL || o->using == NULL)
-		bench_die("usage", "--index and --using are missing");
 	sb_apply_settings(b, conn);
 	n = snprintf(sql, sizeof(sql),
 				 "CREATE INDEX %s ON %s USING %s (v %s)%s%s%s", o->index,
@@ -52,7 +46,7 @@ sb_run_build(bench *b)
 				 o->with != NULL ? " WITH (" : "",
 				 o->with != NULL ? o->with : "", o->with != NULL ? ")" : "");
 	if (n >= (int) sizeof(sql))
-		bench_die("--with", "too long");
+		bench_usage("--with", "is too long");
 	seconds = timed(conn, sql);
 	snprintf(sql, sizeof(sql), "SELECT pg_table_size('%s')", o->table);
 	table = ask_number(conn, sql);
@@ -78,8 +72,6 @@ sb_run_delete(bench *b)
 	double deletion, vacuum;
 	char sql[512];
 
-	if (o->rows == 0)
-		bench_die("usage", "--rows is missing");
 	sb_apply_settings(b, conn);
 	snprintf(sql, sizeof(sql), "DELETE FROM %s WHERE id >= %u AND id < %llu",
 			 o->table, o->first, (unsigned long long) o->first + o->rows);

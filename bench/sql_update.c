@@ -2,15 +2,6 @@
  * sql_update.c
  *		sql_bench's modes for a table that changes.
  *
- *	sql_bench insert TABLE --base F --first N --rows N [--type real|vector]
- *					 [--method rows|multi|copy] [--batch N] [--index NAME]
- *					 [--engine-pid PID]
- *	sql_bench pairs  TABLE --plain TABLE --base F --first N --rows N
- *					 [--type ...] [--set NAME=VALUE]... [--pause-us N]
- *	sql_bench mixed  TABLE --base F --first N --rows N --query F
- *					 [--index NAME] [--rate N] [--batch N] [--rounds N]
- *					 [options of search]
- *
  * insert takes rows FIRST .. FIRST + ROWS - 1 of the file into the table, one
  * session, one transaction: prepared INSERTs of one row (rows), of BATCH rows
  * (multi), or one COPY.  It prints the time to the end of the transaction and,
@@ -26,7 +17,7 @@
  * mixed asks all queries PASSES times, alone and while another session inserts
  * rows (prepared, BATCH of them in a transaction), in turns; no row comes
  * twice.  Between rounds it waits until all are linked.  A row's latency is
- *that of its INSERT, and for the last one of a transaction of its COMMIT, too.
+ * that of its INSERT, and for the last one of a transaction of its COMMIT, too.
  */
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -37,10 +28,8 @@
 
 #include "sql_bench.h"
 
-#define MAX_BATCH 1000 /* two parameters a row, 65,535 in all */
 #define POLL_US 10000
 #define LINK_SECONDS 1800 /* a backlog that takes longer has failed */
-#define MAX_ROUNDS 100
 
 /* A session that inserts, with its prepared statement of `batch` rows. */
 typedef struct inserter
@@ -73,24 +62,12 @@ read_rows(const bench *b)
 	if (rows.first > n || rows.n > n - rows.first || rows.n == 0)
 		bench_die("--first and --rows", "not as many rows in the file");
 	words = (size_t) rows.n * rows.dim;
-	rows.words = malloc(words * 4);
-	if (rows.words == NULL)
-		bench_die("memory", "not enough");
+	rows.words = bench_allocate(words, 4);
 	if (fseek(f, (long) rows.first * rows.dim * 4, SEEK_CUR) != 0 ||
 		fread(rows.words, 4, words, f) != words)
 		bench_die(b->o.base, "too short");
 	fclose(f);
 	return rows;
-}
-
-static void *
-allocate(size_t n, size_t size)
-{
-	void *p = calloc(n, size);
-
-	if (p == NULL)
-		bench_die("memory", "not enough");
-	return p;
 }
 
 /* --- a session that inserts --- */
@@ -100,7 +77,7 @@ static void
 prepare_insert(PGconn *conn, const char *name, const char *table,
 			   uint32_t batch)
 {
-	char *sql = allocate(200 + strlen(table) + batch * 24u, 1), *p = sql;
+	char *sql = bench_allocate(200 + strlen(table) + batch * 24u, 1), *p = sql;
 
 	p += sprintf(p, "INSERT INTO %s (id, v) VALUES ", table);
 	for (uint32_t i = 0; i < batch; i++)
@@ -118,14 +95,12 @@ open_inserter(const bench *b, const sb_rows *rows, uint32_t batch)
 				  .is_array = b->navis,
 				  .batch = batch};
 
-	if (batch == 0 || batch > MAX_BATCH)
-		bench_die("--batch", "between 1 and 1000 expected");
-	s.values = allocate(2 * batch, sizeof(*s.values));
-	s.lengths = allocate(2 * batch, sizeof(*s.lengths));
-	s.formats = allocate(2 * batch, sizeof(*s.formats));
+	s.values = bench_allocate(2 * batch, sizeof(*s.values));
+	s.lengths = bench_allocate(2 * batch, sizeof(*s.lengths));
+	s.formats = bench_allocate(2 * batch, sizeof(*s.formats));
 	for (uint32_t i = 0; i < 2 * batch; i++)
 	{
-		s.values[i] = allocate(sb_vector_room(rows->dim), 1);
+		s.values[i] = bench_allocate(sb_vector_room(rows->dim), 1);
 		s.formats[i] = 1;
 	}
 	prepare_insert(s.conn, "insert", b->o.table, batch);
@@ -211,9 +186,7 @@ add_latency(latencies *l, double ms)
 	if (l->n == l->room)
 	{
 		l->room = l->room == 0 ? 1024 : 2 * l->room;
-		l->ms = realloc(l->ms, l->room * sizeof(double));
-		if (l->ms == NULL)
-			bench_die("memory", "not enough");
+		l->ms = bench_need(realloc(l->ms, l->room * sizeof(double)));
 	}
 	l->ms[l->n++] = ms;
 }
@@ -286,9 +259,6 @@ sb_run_insert(bench *b)
 	bench_speed each;
 	uint64_t begun;
 
-	if (!multi && strcmp(b->o.method, "rows") != 0 &&
-		strcmp(b->o.method, "copy") != 0)
-		bench_die("--method", "rows, multi or copy expected");
 	rows.n -= rows.n % s.batch;
 	if (b->o.index != NULL)
 		await_linked(s.conn, b->o.index);
@@ -328,12 +298,10 @@ sb_run_pairs(bench *b)
 {
 	sb_rows rows = read_rows(b);
 	inserter s = open_inserter(b, &rows, 1);
-	double *indexed = allocate(rows.n, sizeof(double));
-	double *plain = allocate(rows.n, sizeof(double));
+	double *indexed = bench_allocate(rows.n, sizeof(double));
+	double *plain = bench_allocate(rows.n, sizeof(double));
 	bench_speed with, without;
 
-	if (b->o.plain == NULL)
-		bench_die("--plain", "the table without an index is missing");
 	sb_apply_settings(b, s.conn);
 	prepare_insert(s.conn, "plain", b->o.plain, 1);
 	if (b->o.index != NULL)
@@ -355,6 +323,13 @@ sb_run_pairs(bench *b)
 	printf("| %u | %.4f | %.4f | %.3f | %.3f | %.3f |\n", rows.n, with.p50_ms,
 		   without.p50_ms, with.p50_ms / without.p50_ms, with.p99_ms,
 		   without.p99_ms);
+	bench_json_begin(b->json, "sql_pairs");
+	bench_json_number(b->json, "pairs", rows.n);
+	bench_json_number(b->json, "p50_ms", with.p50_ms);
+	bench_json_number(b->json, "p99_ms", with.p99_ms);
+	bench_json_number(b->json, "p50_ms_plain", without.p50_ms);
+	bench_json_number(b->json, "p99_ms_plain", without.p99_ms);
+	bench_json_end(b->json);
 	close_inserter(&s);
 	free(indexed);
 	free(plain);
@@ -486,15 +461,11 @@ sb_run_mixed(bench *b)
 	sb_rows rows = read_rows(b);
 	beside w = {.b = b, .rows = &rows, .row = {.n = 1, .dim = rows.dim}};
 	inserter s = open_inserter(b, &w.row, 1);
-	double ratios[MAX_ROUNDS];
+	double ratios[SB_MAX_ROUNDS];
 	uint32_t clients = b->o.clients.values[0];
 
-	if (b->o.rounds == 0 || b->o.rounds > MAX_ROUNDS)
-		bench_die("--rounds", "between 1 and 100 expected");
-	if (clients > BENCH_MAX_CLIENTS)
-		bench_die("--clients", "at most 64");
 	w.s = &s;
-	w.row.words = allocate(rows.dim, sizeof(float));
+	w.row.words = bench_allocate(rows.dim, sizeof(float));
 	b->query = bench_read_matrix(b->o.query);
 	for (b->n_connections = 0; b->n_connections < clients; b->n_connections++)
 		sb_prepare(b, &b->connections[b->n_connections]);

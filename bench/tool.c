@@ -36,10 +36,8 @@ tool_init(tool *t)
 nv_request *
 tool_request(const tool *t, nv_request_kind kind, uint64_t owner)
 {
-	nv_request *r = nv_alloc(sizeof(*r));
+	nv_request *r = bench_need(nv_alloc(sizeof(*r)));
 
-	if (r == NULL)
-		bench_die("request", "no memory");
 	r->kind = kind;
 	r->key = t->key;
 	r->owner = owner;
@@ -91,9 +89,7 @@ tool_start(tool *t, const char *dir)
 	nv_error err;
 
 	snprintf(t->config.directory, sizeof(t->config.directory), "%s", dir);
-	t->local = nv_local_create();
-	if (t->local == NULL)
-		bench_die("engine", "no memory");
+	t->local = bench_need(nv_local_create());
 	bench_check(
 		nv_engine_start(&t->config, nv_local_port(t->local), &t->engine, &err),
 		&err);
@@ -146,11 +142,9 @@ journal_path(const char *dir, char *path)
 tool_journal *
 tool_journal_create(const char *dir)
 {
-	tool_journal *j = nv_alloc(sizeof(*j));
+	tool_journal *j = bench_allocate(1, sizeof(*j));
 	journal_head head = {.rows = 0};
 
-	if (j == NULL)
-		bench_die("journal", "no memory");
 	journal_path(dir, j->path);
 	j->file = fopen(j->path, "wb");
 	if (j->file == NULL || fwrite(&head, sizeof(head), 1, j->file) != 1)

@@ -44,6 +44,29 @@ refuses() {
 	fi
 }
 
+# misuse NAME REGEX COMMAND...: status 2, and only a message on standard error.
+misuse() {
+	local name=$1 regex=$2 status
+	shift 2
+	"$@" >out 2>err
+	status=$?
+	[ $status = 2 ] && [ ! -s out ] && grep -qE -- "$regex" err &&
+		grep -q -- "--help" err
+	status=$?
+	cat err >>out
+	ok $status "$name"
+}
+
+# helps REGEX PROGRAM [MODE]: --help ends well, and says that.
+helps() {
+	local regex=$1 program=$2
+	shift 2
+	"$bin/$program" "$@" --help >out 2>err
+	[ $? = 0 ] && [ ! -s err ] && grep -q "^usage: $program " out &&
+		tr -s '\n ' ' ' <out | grep -qE -- "$regex"
+	ok $? "$program${1:+ $*} --help"
+}
+
 # number KIND NAME: of the last such line of JSON.
 number() {
 	grep "\"kind\": \"$1\"" run.json | tail -n 1 |
@@ -54,6 +77,42 @@ number() {
 holds() { awk "BEGIN { exit !($2) }"; ok $? "$1"; }
 
 fingerprint() { find idx -type f -exec md5sum {} + | sort -k 2; }
+
+helps "-K N neighbours of a query \(1 to 1000, default 10\) \[gt batch-gt\]" \
+	navis_convert
+helps "-o OUT .* \(needed\) -K" navis_convert gt
+helps "-R N edges of a vertex, at most \(4 to 512, default 96\)" navis_build
+helps "--cache-gb GIB .*default 16\)" navis_bench
+helps "--cache-shares LIST .*default 5,10,25\)" navis_layout
+helps "--shares LIST .*default 5,10,25,50\)" navis_cache
+helps "--window N .* \[replace; needed\]" engine_bench
+helps "--rate N rows a second; .*default 0\) \[mixed\]" sql_bench
+helps "--using METHOD access method \(needed\)" sql_bench build
+for tool in navis_convert navis_build navis_bench navis_layout navis_cache \
+	engine_bench sql_bench; do
+	misuse "$tool without anything" "$tool: .*(missing|expected)" "$bin/$tool"
+done
+misuse "no such option" "'--batches'" "$bin/navis_bench" -i x -q x --batches 3
+misuse "an option without its value" "argument" "$bin/navis_build" -d x -o
+misuse "no number" "^navis_bench: --cache-gb: \"ten\": a number from 0 to" \
+	"$bin/navis_bench" -i x -q x --cache-gb ten
+misuse "a number with a tail" "^navis_bench: L: \"40k\"" \
+	"$bin/navis_bench" -i x -q x 40k
+misuse "a number out of its range" "-K: \"0\": a number from 1 to 1000" \
+	"$bin/navis_bench" -i x -q x -K 0
+misuse "a number below none" "--rows: \"-1\"" "$bin/sql_bench" load t \
+	--base x --rows -1
+misuse "a list with a hole" "--shares: .*separated by commas" \
+	"$bin/navis_cache" x --shares 5,,10
+misuse "no such mode" "^sql_bench: lode: one of load build" "$bin/sql_bench" lode t
+misuse "an option of another mode" "--query: is not an option of this mode" \
+	"$bin/sql_bench" load t --base x --query x
+misuse "what a mode needs" "^engine_bench: --truth: is missing" \
+	"$bin/engine_bench" search x --base x --query x
+misuse "one file too many" "^navis_convert: c: is no option" \
+	"$bin/navis_convert" subset a b c
+misuse "options that go together" "--insert-data and --rows" \
+	"$bin/navis_layout" -i x -q x --rows 10
 
 check "generate rows" "$bin/navis_convert" generate data.fbin --count 4000 --dim 96
 check "generate queries" "$bin/navis_convert" generate query.fbin \
