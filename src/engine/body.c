@@ -27,6 +27,33 @@ nv_widen(uint32_t list_size, uint64_t dead, uint64_t all)
 	return (uint32_t) NV_MIN(wide, (uint64_t) NV_MAX_VERTICES);
 }
 
+uint64_t
+nv_body_codebooks_memory(nv_body *body)
+{
+	int epoch = nv_store_enter(body->store);
+	nv_vertex_codes codes;
+	uint64_t bytes;
+
+	if (epoch < 0)
+		return 0;
+	nv_store_codings(body->store, &codes);
+	bytes = nv_pq_memory(nv_coding_pq(codes.coding));
+	if (codes.next != NULL)
+		bytes += nv_pq_memory(nv_coding_pq(codes.next));
+	nv_store_leave(body->store, epoch);
+	return bytes;
+}
+
+uint32_t
+nv_body_widen(const nv_body *body, uint32_t list_size)
+{
+	uint64_t dead = atomic_load(&body->dead_vertices);
+	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
+
+	/* Both change meanwhile. */
+	return nv_widen(list_size, NV_MIN(dead, vertices), vertices);
+}
+
 bool
 nv_body_live(const nv_body *body, uint32_t vertex)
 {

@@ -61,10 +61,8 @@ observe(nv_body *body, const nv_view *view, int bucket, bool seek,
 		nv_search *search, nv_ring *ring, uint32_t self, const float *query,
 		nv_error *err)
 {
-	uint64_t dead = atomic_load(&body->dead_vertices);
 	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
-	uint32_t list =
-		nv_widen(nv_casr_bucket_l(bucket), NV_MIN(dead, vertices), vertices);
+	uint32_t list = nv_body_widen(body, nv_casr_bucket_l(bucket));
 	nv_search_options options = {
 		.k = NV_MIN(nv_casr_bucket_k(bucket), vertices),
 		.list_size = list,

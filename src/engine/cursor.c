@@ -222,7 +222,6 @@ nv_cursor_round(nv_cursor *c, uint8_t *buffer, nv_error *err)
 {
 	nv_body *body = c->body;
 	uint32_t k = c->started ? c->k_total * 2 : c->ask.k;
-	uint64_t dead = atomic_load(&body->dead_vertices);
 	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
 	uint32_t list;
 
@@ -230,8 +229,7 @@ nv_cursor_round(nv_cursor *c, uint8_t *buffer, nv_error *err)
 	k = NV_MIN(NV_MAX(k, c->ask.k), vertices);
 	list = frontier(c->ask.list_size, k);
 	c->window = choose_window(c, k, list);
-	list = nv_widen(list, NV_MIN(dead, vertices), vertices);
-	list = NV_MIN(list, vertices + 10);
+	list = NV_MIN(nv_body_widen(body, list), vertices + 10);
 	c->k_total = k;
 	c->list_used = list;
 	if (c->started)

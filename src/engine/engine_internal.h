@@ -467,8 +467,15 @@ extern bool nv_body_elements(nv_body *body, uint32_t vertex,
 							 uint32_t *n);
 extern bool nv_body_has(const nv_body *body, uint32_t element,
 						uint32_t generation, uint64_t hash);
+/*
+ * Bytes of the codebook as searches use it, and of one in the making; what is
+ * saved of it is the store's.  0 while all reader slots are taken.
+ */
+extern uint64_t nv_body_codebooks_memory(nv_body *body);
 /* ceil(list / (1 - d)) + 10 when d > 0 (navis-system.txt, "Deletion"). */
 extern uint32_t nv_widen(uint32_t list_size, uint64_t dead, uint64_t all);
+/* The same by the body's share of dead vertices at the moment. */
+extern uint32_t nv_body_widen(const nv_body *body, uint32_t list_size);
 
 /* Meta blob: what a body knows beside store, codebook and entrance graph. */
 typedef struct nv_meta_blob

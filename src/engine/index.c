@@ -524,7 +524,8 @@ info_body(nv_body *body, nv_req_info *info, uint8_t *data)
 	info->memory_elements =
 		stats.memory_elements + nv_numbers_memory(&body->first) +
 		nv_numbers_memory(&body->next) + nv_numbers_memory(&body->prev);
-	info->memory_other = stats.memory_other + nv_equal_memory(body->equal);
+	info->memory_other = stats.memory_other + nv_equal_memory(body->equal) +
+						 nv_body_codebooks_memory(body);
 	info->pq_bytes = body->pq_bytes;
 	info->pq_rotated = atomic_load(&body->pq_rotated);
 	info->pq_recall = atomic_load(&body->pq_recall);

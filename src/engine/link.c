@@ -195,12 +195,9 @@ nv_link_seek(nv_linker *l, const float *row, uint32_t exclude, nv_error *err)
 {
 	nv_body *body = l->body;
 	const nv_config *config = &body->engine->config;
-	uint64_t dead = atomic_load(&body->dead_vertices);
-	uint32_t vertices = NV_MAX(atomic_load(&body->n_vertices), 1u);
 	nv_search_options options = {
 		.k = NV_DEFAULT_K,
-		.list_size = nv_widen(config->insert_list_size, NV_MIN(dead, vertices),
-							  vertices),
+		.list_size = nv_body_widen(body, config->insert_list_size),
 		.beam_width = 4,
 		.entrance_list = NV_ENTRANCE_LIST,
 		.window = window(body, config),

@@ -79,6 +79,18 @@ nv_pq_rotate(nv_pq *pq, const float *rotation, nv_error *err)
 	return NV_OK;
 }
 
+size_t
+nv_pq_memory(const nv_pq *pq)
+{
+	/* mean; centroids and panels; norms; rotation */
+	size_t floats = pq->gdim + 2 * (size_t) pq->gdim * NV_PQ_CENTROIDS +
+					(size_t) pq->bytes * NV_PQ_CENTROIDS;
+
+	if (pq->rotation != NULL)
+		floats += nv_panel_size(pq->gdim, pq->gdim);
+	return sizeof(*pq) + floats * sizeof(float);
+}
+
 static const float *
 chunk_panels(const nv_pq *pq, uint32_t chunk)
 {

@@ -61,6 +61,7 @@ extern uint32_t nv_pq_bytes(const nv_pq *pq);  /* m */
 extern uint32_t nv_pq_stride(const nv_pq *pq); /* m rounded up to 4 */
 extern uint32_t nv_pq_gdim(const nv_pq *pq);
 extern bool nv_pq_rotated(const nv_pq *pq);
+extern size_t nv_pq_memory(const nv_pq *pq); /* bytes held */
 
 /* Encode one row (stack or caller scratch only), or n rows in blocks. */
 extern void nv_pq_encode(const nv_pq *pq, const float *row, uint8_t *code);

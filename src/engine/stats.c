@@ -118,11 +118,12 @@ total_body(nv_body *body, nv_req_totals *t)
 	nv_store_stats stats;
 
 	nv_store_get_stats(body->store, &stats);
-	t->memory +=
-		stats.memory_map + stats.memory_elements + stats.memory_codes +
-		stats.memory_other + nv_numbers_memory(&body->first) +
-		nv_numbers_memory(&body->next) + nv_numbers_memory(&body->prev) +
-		nv_entrance_memory(body->entrance) + nv_equal_memory(body->equal);
+	t->memory += stats.memory_map + stats.memory_elements + stats.memory_codes +
+				 stats.memory_other + nv_numbers_memory(&body->first) +
+				 nv_numbers_memory(&body->next) +
+				 nv_numbers_memory(&body->prev) +
+				 nv_entrance_memory(body->entrance) +
+				 nv_equal_memory(body->equal) + nv_body_codebooks_memory(body);
 	t->pages_written += stats.pages_written;
 	t->page_writes += stats.page_writes;
 }

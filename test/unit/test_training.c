@@ -499,6 +499,21 @@ build_and_forbid(fixture *f)
 	nv_index_put(index);
 }
 
+/* As searches use it, and as it is saved. */
+static void
+check_codebook_memory(fixture *f)
+{
+	nv_index *index = nv_index_get(f->engine, &f->key, false);
+	nv_body *body = nv_index_body(index);
+	uint64_t twice = nv_pq_memory(body->pq) + nv_pq_saved_size(body->pq);
+
+	assert_true(nv_pq_memory(body->pq) >= 2 * (uint64_t) nv_pq_gdim(body->pq) *
+											  NV_PQ_CENTROIDS * sizeof(float));
+	assert_true(info(f)->memory_other >= twice);
+	nv_body_put(body);
+	nv_index_put(index);
+}
+
 static void
 await_retraining(fixture *f)
 {
@@ -565,6 +580,7 @@ test_retrain(void **state)
 	nv_req_info *i;
 
 	build_and_forbid(f);
+	check_codebook_memory(f);
 	before = info(f)->code_error;
 	w->f = fork_fixture(f, 9);
 	w->first = GONE;
