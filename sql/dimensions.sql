@@ -40,6 +40,7 @@ BEGIN;
 INSERT INTO dmn (v) VALUES ('{1,2,3,4,5}');
 SELECT v FROM dmn ORDER BY v <-> '{1,2,3,4,6}' LIMIT 1;
 ROLLBACK;
+SELECT pg_temp.failure($$INSERT INTO dmn (v) VALUES ('{1,2}')$$);
 VACUUM dmn;
 INSERT INTO dmn (v) VALUES ('{1,2}');
 SELECT dimensions FROM navis_index_info('dmn_i');

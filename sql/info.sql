@@ -65,6 +65,12 @@ SELECT count(*) FROM (SELECT id FROM inf ORDER BY v <-> pg_temp.vec(-1, 16) LIMI
 SELECT count(*) FROM (SELECT id FROM inf ORDER BY v <-> pg_temp.vec(-1, 16) LIMIT 26) s;
 SELECT count(*) FROM (SELECT id FROM inf ORDER BY v <-> pg_temp.vec(-1, 16)) s;
 SELECT count(*) FROM (SELECT id FROM inf WHERE id % 3 = 0 ORDER BY v <-> pg_temp.vec(-1, 16) LIMIT 20) s;
+-- a scan that orders nothing has all rows
+SET plan_cache_mode = force_generic_plan;
+PREPARE unordered(real[]) AS SELECT count(*) FROM (SELECT id FROM inf ORDER BY v <-> $1) s;
+EXECUTE unordered(NULL);
+SELECT mode, rows FROM navis_last_scan();
+RESET plan_cache_mode;
 SET navis.max_scan_tuples = 0;
 SELECT count(*) FROM (SELECT id FROM inf ORDER BY v <-> pg_temp.vec(-1, 16)) s;
 RESET navis.max_scan_tuples;

@@ -100,6 +100,7 @@ CREATE FUNCTION navis_index_info(
   OUT build_phase text, OUT build_done int8, OUT build_total int8,
   OUT built_vertices int8, OUT code_error float4, OUT code_drift float4,
   OUT renewals int8, OUT renewals_failed int8,
+  OUT retraining bool, OUT retrainings int8,
   OUT consolidating bool, OUT consolidations int8, OUT freed_vertices int8
 ) RETURNS record
 AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
@@ -151,6 +152,7 @@ CREATE FUNCTION navis_stat_get_indexes(
   OUT w_search int8, OUT w_insert int8,
   OUT vertices int8, OUT deleted_vertices int8, OUT deleted_fraction float8,
   OUT consolidating bool, OUT consolidations int8, OUT freed_vertices int8,
+  OUT retraining bool, OUT retrainings int8,
   OUT slots_used int8, OUT slots_retired int8,
   OUT edge_pages int8, OUT edge_pages_free int8,
   OUT rmw_pages int8, OUT rmw_hits_search int8, OUT rmw_hits_insert int8,
@@ -179,6 +181,7 @@ CREATE VIEW navis_stat_indexes AS
          s.search_unlinked, s.search_bytes_read, s.w_search, s.w_insert,
          s.vertices, s.deleted_vertices, s.deleted_fraction,
          s.consolidating, s.consolidations, s.freed_vertices,
+         s.retraining, s.retrainings,
          s.slots_used, s.slots_retired, s.edge_pages, s.edge_pages_free,
          s.rmw_pages, s.rmw_hits_search, s.rmw_hits_insert,
          s.pages_written, s.page_writes,

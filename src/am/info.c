@@ -196,6 +196,8 @@ put_builds(NavisRow *row, bool engine, const nv_req_info *info)
 	put_float4(row, graph, info->drift);
 	put_int(row, engine, info->renewals);
 	put_int(row, engine, info->renewals_failed);
+	put_bool(row, engine, info->retraining != 0);
+	put_int(row, engine, info->retrained);
 }
 
 /* Consolidation since the engine opened the index. */

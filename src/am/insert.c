@@ -41,6 +41,21 @@ add_index_context(void *arg)
 			   RelationGetRelationName((Relation) arg));
 }
 
+/* Dead rows hold on to the dimensions, too, until VACUUM removes them. */
+static void
+refuse_dimensions(const NavisMeta *meta, uint32 found)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_EXCEPTION),
+			 errmsg("vector has %u dimensions, expected %u", found, meta->dim),
+			 meta->dim_fixed
+				 ? 0
+				 : errhint("The first row has set the dimensions of "
+						   "the index. If it, and all like it, have "
+						   "been rolled back or deleted, VACUUM the "
+						   "table.")));
+}
+
 /*
  * Checks the value against the index, whose dimensions the first row sets.
  */
@@ -61,10 +76,9 @@ examine_row(Relation index, Datum value, bool isnull, NavisNewRow *row)
 	navis_make_key(&row->key, meta.identity);
 	while (meta.dim != row->dim && !navis_meta_set_dimensions(index, row->dim))
 	{
-		/* Ends in the error that names both, unless it changes just now. */
 		navis_meta_read(index, &meta);
-		(void) navis_vector_from_datum(value, meta.element_type, meta.dim,
-									   &row->dim);
+		if (meta.dim != 0 && meta.dim != row->dim) /* it may change just now */
+			refuse_dimensions(&meta, row->dim);
 	}
 }
 

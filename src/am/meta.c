@@ -111,6 +111,7 @@ navis_meta_copy(const NavisMetaPage *stored, NavisMeta *meta)
 	memset(meta, 0, sizeof(NavisMeta));
 	meta->version = stored->version;
 	meta->dim = stored->dim;
+	meta->dim_fixed = stored->dim_fixed != 0;
 	meta->element_type = stored->element_type;
 	meta->metric = stored->metric;
 	memcpy(meta->identity, stored->identity, sizeof(meta->identity));

@@ -60,6 +60,7 @@ typedef struct NavisMeta
 {
 	uint32 version;
 	uint32 dim; /* 0: not known yet */
+	bool dim_fixed; /* by the option */
 	uint32 element_type;
 	uint32 metric; /* nv_metric */
 	uint8 identity[16];

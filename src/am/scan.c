@@ -485,13 +485,14 @@ start_scan(IndexScanDesc scan)
 	navis_note_scan(&so->counters);
 }
 
-/* navis.max_scan_tuples: ends the scan, and says so. */
+/* navis.max_scan_tuples: ends an ordered scan, and says so. */
 static bool
 limit_reached(IndexScanDesc scan)
 {
 	NavisScan *so = scan->opaque;
 
 	if (navis_max_scan_tuples <= 0 || so->phase == NAVIS_SCAN_DONE ||
+		so->phase == NAVIS_SCAN_WALK ||
 		so->counters.rows < (uint64) navis_max_scan_tuples)
 		return false;
 	ereport(NOTICE, (errmsg("scan of index \"%s\" ended after %d rows",

@@ -169,6 +169,8 @@ put_graph(NavisRow *row, bool graph, const nv_req_info *i)
 	put_bool(row, graph, i->consolidating != NV_CONSOLIDATE_NONE);
 	put_int(row, graph, i->consolidations);
 	put_int(row, graph, i->freed_vertices);
+	put_bool(row, graph, i->retraining != 0);
+	put_int(row, graph, i->retrained);
 	put_int(row, graph, i->live_slots);
 	put_int(row, graph, i->retired_slots);
 	put_int(row, graph, i->edge_pages);

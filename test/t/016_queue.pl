@@ -46,17 +46,6 @@ sub linked
 	return wait_until(sub { return info('pending_rows') == 0 });
 }
 
-sub search
-{
-	my ($id) = @_;
-
-	return $node->safe_psql('postgres', <<SQL);
-SET enable_seqscan = off;
-SELECT id FROM words ORDER BY v <-> (SELECT v FROM words WHERE id = $id) LIMIT 1;
-SELECT mode, hops > 0 FROM navis_last_scan();
-SQL
-}
-
 # COPY larger than the queue: it waits, and fails nothing; the limit holds.
 my $loader = session($node);
 $loader->{stdin} .= "BEGIN; COPY words FROM '$copy'; COMMIT;\n\\echo loaded\n";
@@ -76,7 +65,7 @@ cmp_ok($most, '>', 0, 'it was in use');
 cmp_ok($vertices, '>', 4000 + 1000, 'rows were linked while COPY waited');
 ok(linked(), 'all are linked');
 is(info('vertices'), 5500, 'none is missing');
-is(search(5005), "5005\ngraph|t", 'the graph finds a copied row');
+is(nearest_word($node, 5005), "5005\ngraph|t", 'the graph finds a copied row');
 
 # cancel: statement_timeout, and pg_cancel_backend
 for my $ms (30, 200, 600)
@@ -99,7 +88,7 @@ SQL
 		}, 30, 10),
 	'a writer waits on its latch');
 # Meanwhile: searches, deletions and other tables are not kept waiting.
-is(search(5406), "5406\ngraph|t", 'searches go on');
+is(nearest_word($node, 5406), "5406\ngraph|t", 'searches go on');
 $node->safe_psql('postgres', 'DELETE FROM words WHERE id = 5406');
 is($node->safe_psql('postgres', <<SQL), 't', 'it is cancelled');
 SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'INSERT INTO words SELECT 100000 *%' AND state = 'active';
@@ -155,7 +144,7 @@ ok(wait_worker($node, 'words_v'), 'the engine is back');
 ok(wait_ready($node, 'words_v'), 'and the index usable');
 my ($scan) = complete_scan($node, 'words', '(SELECT v FROM words WHERE id = 77)');
 is($scan, table_rows($node, 'words', '(SELECT v FROM words WHERE id = 77)'), 'a complete scan has every row');
-is(search(25005), "25005\ngraph|t", 'the graph or the pending rows have the late ones');
+is(nearest_word($node, 25005), "25005\ngraph|t", 'the graph or the pending rows have the late ones');
 $_->{run}->finish for ($loader, $writer, $dropper);
 $node->stop;
 done_testing();

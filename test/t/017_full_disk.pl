@@ -56,17 +56,6 @@ sub leave_free
 	return;
 }
 
-sub answers_of
-{
-	my ($id) = @_;
-
-	return $node->safe_psql('postgres', <<SQL);
-SET enable_seqscan = off;
-SELECT id FROM words ORDER BY v <-> (SELECT v FROM words WHERE id = $id) LIMIT 1;
-SELECT mode, hops > 0 FROM navis_last_scan();
-SQL
-}
-
 # Single rows until one fails.
 sub insert_until_full
 {
@@ -95,8 +84,8 @@ is($node->safe_psql('postgres', $info), $rows, 'and leaves nothing either');
 ok( wait_until(
 		sub { return $node->safe_psql('postgres', "SELECT pending_rows FROM navis_index_info('words_v')") eq '0' }, 30),
 	'accepted rows are linked on the full disk');
-is(answers_of(77), "77\ngraph|t", 'the graph answers');
-is(answers_of(2001), "2001\ngraph|t", 'also for the rows that went in');
+is(nearest_word($node, 77), "77\ngraph|t", 'the graph answers');
+is(nearest_word($node, 2001), "2001\ngraph|t", 'also for the rows that went in');
 is($node->safe_psql('postgres', 'DELETE FROM words WHERE id = 77 RETURNING id'), 77, 'deletions go on');
 $node->safe_psql('postgres', 'CREATE TABLE plain AS SELECT * FROM more LIMIT 10');
 pass('other tables are written to');
@@ -122,7 +111,7 @@ ok( wait_until(
 ok( wait_until(
 		sub { return $node->safe_psql('postgres', "SELECT pending_rows FROM navis_index_info('words_v')") eq '0' }, 60),
 	'and are linked');
-is(answers_of(5777), "5777\ngraph|t", 'the graph finds them');
+is(nearest_word($node, 5777), "5777\ngraph|t", 'the graph finds them');
 ($scan) = complete_scan($node, 'words', '(SELECT v FROM words WHERE id = 78)');
 is($scan, table_rows($node, 'words', '(SELECT v FROM words WHERE id = 78)'), 'no row is missing');
 $node->stop;

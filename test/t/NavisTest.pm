@@ -18,7 +18,7 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(new_node load_words make_helpers query_words wait_until wait_ready
-  answers complete_scan table_rows sidecars sidecar_of worker_pid wait_worker
+  answers nearest_word complete_scan table_rows sidecars sidecar_of worker_pid wait_worker
   kill9_all kill9_postmaster log_lines session gone vacuum
   make_pool mixed_scripts start_bench finish_bench);
 
@@ -257,6 +257,18 @@ SET navis.casr = off;
 SET navis.search_list_size = 300;
 SELECT q.id, (SELECT array_agg(id) FROM (SELECT id FROM $table ORDER BY v <-> q.v LIMIT $k) s) FROM $queries q ORDER BY q.id;
 SELECT index::regclass, mode, rows, hops > 0 AND edge_pages > 0 FROM navis_last_scan();
+SQL
+}
+
+# The nearest row to that of a word's id in table words, and how it was found.
+sub nearest_word
+{
+	my ($node, $id) = @_;
+
+	return $node->safe_psql('postgres', <<SQL);
+SET enable_seqscan = off;
+SELECT id FROM words ORDER BY v <-> (SELECT v FROM words WHERE id = $id) LIMIT 1;
+SELECT mode, hops > 0 FROM navis_last_scan();
 SQL
 }
 
