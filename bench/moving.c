@@ -152,12 +152,18 @@ sleep_beside(const batch *b, double seconds)
 static void
 show_progress(const beside *w, uint64_t done)
 {
-	double now = pass_clock();
+	double now = pass_clock(), rate = (double) done / (now - w->began);
 
 	printf("[%6.1fs] inserted %llu of %llu, %.0f vectors/s%s", now,
 		   (unsigned long long) done, (unsigned long long) w->b->o->batch_size,
-		   (double) done / (now - w->began), w->b->o->searches ? "; " : "\n");
+		   rate, w->b->o->searches ? "; " : "\n");
 	fflush(stdout);
+	bench_json_begin(w->j, "progress");
+	bench_json_number(w->j, "batch", w->number);
+	bench_json_number(w->j, "at", now);
+	bench_json_number(w->j, "inserted", (double) done);
+	bench_json_number(w->j, "rate", rate);
+	bench_json_end(w->j);
 }
 
 static void

@@ -3,8 +3,8 @@
 
     plot.py DIR
 
-DIR holds facts.jsonl, engine.jsonl (navis_bench, navis_layout) and sql.jsonl
-(run.sh), one JSON object a line; what a run did not do is left out.  Writes
+DIR holds facts.jsonl, engine.jsonl (navis_bench, navis_layout), driver.jsonl
+(sql_bench) and sql.jsonl (run.sh), one JSON object a line; what a run did not do is left out.  Writes
 report.md and PNG files beside them.  Needs matplotlib.
 """
 import json
@@ -16,6 +16,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 NAMES = {"navis": "navis", "hnsw": "pgvector HNSW",
          "ivfflat": "pgvector IVFFlat"}
@@ -56,8 +57,25 @@ def steps(axes, histograms, label):
     counts = [sum(column) for column in zip(*histograms)]
     total = sum(counts)
     if total > 0:
-        axes.step([0.01 * 2 ** (i / 4) for i in range(len(counts))],
-                  [100 * n / total for n in counts], where="post", label=label)
+        # From the last empty one before all to the first behind.
+        some = [i for i, n in enumerate(counts) if n > 0]
+        shown = range(max(some[0] - 1, 0), min(some[-1] + 2, len(counts)))
+        axes.step([0.01 * 2 ** (i / 4) for i in shown],
+                  [100 * counts[i] / total for i in shown], where="post",
+                  label=label)
+
+
+def dress(axes, x, y, bottom=None, legend=8):
+    """What all plots have; batches are whole numbers."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    if bottom is not None:
+        axes.set_ylim(bottom=bottom)
+    if x == "batch":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=legend)
 
 
 class Report:
@@ -66,6 +84,7 @@ class Report:
         self.facts = read(os.path.join(directory, "facts.jsonl"))
         self.engine = read(os.path.join(directory, "engine.jsonl"))
         self.sql = read(os.path.join(directory, "sql.jsonl"))
+        self.driver = read(os.path.join(directory, "driver.jsonl"))
         self.lines = []
 
     # --- what was measured ---
@@ -125,6 +144,13 @@ class Report:
             "")
         self.table(["", ""], [(f["name"], f["value"]) for f in self.facts
                               if f["name"] not in ("size", "date")])
+        self.text("The parts are not to be compared with each other: the engine "
+                  "alone and navis in SQL have other numbers of rows, threads "
+                  "and caches (above). The engine's cache is the reference's "
+                  "share, a tenth of the vectors, and its searches and "
+                  "insertions keep going at once; in SQL two clients at most "
+                  "ask, and the server has its own cache of pages "
+                  "(`navis.cache_size`) and buffers.", "")
 
     def reference_table(self):
         rows = []
@@ -160,10 +186,14 @@ class Report:
             points = self.of("search", label)
             if not points:
                 continue
-            left.plot([x["recall"] for x in points], [x["qps"] for x in points],
-                      marker="o", label=name)
-            right.plot([x["recall"] for x in points],
-                       [x["p99_ms"] for x in points], marker="o", label=name)
+            recalls = [x["recall"] for x in points]
+            left.plot(recalls, [x["qps"] for x in points], marker="o",
+                      label=name)
+            line, = right.plot(recalls, [x["p99_ms"] for x in points],
+                               marker="o", label="P99, " + name)
+            right.plot(recalls, [x["mean_ms"] for x in points], marker=".",
+                       linestyle="--", color=line.get_color(),
+                       label="mean, " + name)
             for x in points:
                 rows.append((name, x["L"], number(x["recall"], 4),
                              number(x["qps"], 0), number(x["mean_ms"], 2),
@@ -175,47 +205,20 @@ class Report:
             plt.close(figure)
             return
         self.text("## Engine alone: search", "")
-        for axes, label in ((left, "QPS"), (right, "P99, ms")):
-            axes.set_xlabel("recall@10")
-            axes.set_ylabel(label)
-            axes.set_ylim(bottom=0)
-            axes.grid(alpha=0.3)
-            axes.legend()
+        for axes, label in ((left, "QPS"), (right, "latency, ms")):
+            dress(axes, "recall@10", label, bottom=0)
         self.table(["memory", "L", "recall@10", "QPS", "mean ms", "P50", "P99",
                     "vector loads", "edge pages", "of these read",
                     "KiB read a query"], rows)
-        self.picture(figure, "search", "recall against QPS and P99")
+        self.picture(figure, "search", "recall against QPS and latency")
 
     def batches(self):
         labels = [l for l in ("insert", "window", "window-consolidated",
-                              "insert-limited")
+                              "insert-limited", "insert-only")
                   if self.of("batch", l)]
         if not labels:
             return
         self.text("## Engine alone: over time and by batch", "")
-        figure, axes = plt.subplots(2, 2, figsize=(10, 7))
-        for label in labels:
-            batches = self.of("batch", label)
-            beside = self.of("beside", label)
-            after = self.of("after", label)
-            at = [x["batch"] for x in batches]
-            axes[0][0].plot(at, [x["rate"] for x in batches], marker="o",
-                            label=label)
-            axes[0][1].plot([x["at"] for x in beside],
-                            [x["qps"] for x in beside], marker=".", label=label)
-            axes[1][0].plot(at, [x["rss"] / 1e6 for x in batches], marker="o",
-                            label=label)
-            axes[1][1].plot([x["batch"] for x in after],
-                            [x["recall"] for x in after], marker="o",
-                            label=label)
-        for a, x, y in ((axes[0][0], "batch", "vectors inserted/s"),
-                        (axes[0][1], "seconds", "QPS beside"),
-                        (axes[1][0], "batch", "RSS, MB"),
-                        (axes[1][1], "batch", "recall@10 after")):
-            a.set_xlabel(x)
-            a.set_ylabel(y)
-            a.grid(alpha=0.3)
-            a.legend()
         rows = []
         for label in labels:
             for b in self.of("batch", label):
@@ -229,6 +232,7 @@ class Report:
                              number(b["w_insert"], 0),
                              number(b["insert_pages"]),
                              number(b["cache_hit_rate"] * 100),
+                             number(self.beside(label, b["batch"], "qps"), 0),
                              number(after[0]["recall"], 4) if after else "-",
                              number(after[0]["w_search"], 0) if after else "-",
                              number(after[0]["edge_pages"]) if after else "-",
@@ -237,11 +241,118 @@ class Report:
         self.table(["run", "batch", "vectors/s", "ms an insertion", "P50",
                     "P99",
                     "vector loads a seek", "w_insert", "edge pages a seek",
-                    "cache hits %", "recall@10 after", "w_search",
-                    "edge pages a query after", "KiB read a query", "RSS MB"],
-                   rows)
-        self.picture(figure, "batches", "insertion and searches by batch")
+                    "cache hits %", "QPS beside", "recall@10 after",
+                    "w_search", "edge pages a query after", "KiB read a query",
+                    "RSS MB"], rows)
+        self.over_time(labels)
         self.histogram(labels)
+
+    def beside(self, label, batch, name):
+        return mean(x[name] for x in self.of("beside", label)
+                    if x["batch"] == batch)
+
+    def over_time(self, labels):
+        figure, axes = plt.subplots(3, 2, figsize=(10, 10))
+        for label in labels:
+            batches = self.of("batch", label)
+            after = self.of("after", label)
+            at = [x["batch"] for x in batches]
+            line, = axes[0][0].plot(at, [x["rate"] for x in batches],
+                                    marker="o", label=label)
+            color = line.get_color()
+            self.line(axes[0][1], self.timed("progress", label), "at", "rate",
+                      label, color)
+            qps = [(n, self.beside(label, n, "qps")) for n in at]
+            qps = [p for p in qps if p[1] is not None]
+            if qps:
+                axes[1][0].plot(*zip(*qps), marker="o", label=label,
+                                color=color)
+            self.line(axes[1][1], self.timed("beside", label), "at", "qps",
+                      label, color)
+            self.line(axes[2][0], after, "batch", "recall", label, color)
+            axes[2][1].plot(at, [x["rss"] / 1e6 for x in batches], marker="o",
+                            label=label, color=color)
+        for a, x, y in ((axes[0][0], "batch", "vectors inserted/s"),
+                        (axes[0][1], "seconds since the first batch began",
+                         "vectors/s since the batch began"),
+                        (axes[1][0], "batch", "QPS beside, mean"),
+                        (axes[1][1], "seconds since the first batch began",
+                         "QPS beside, of a pass"),
+                        (axes[2][0], "batch", "recall@10 after"),
+                        (axes[2][1], "batch", "RSS, MB")):
+            dress(a, x, y, bottom=None if "recall" in y else 0)
+        self.picture(figure, "batches",
+                     "insertion and searches by batch and over time")
+
+    def timed(self, kind, label):
+        """With the time since the first batch began."""
+        began = self.of("batch", label)[0]["at"]
+        return [dict(x, at=x["at"] - began) for x in self.of(kind, label)]
+
+    def line(self, axes, points, x, y, label, color):
+        points = [p for p in points if p[y] is not None]
+        if points:
+            axes.plot([p[x] for p in points], [p[y] for p in points],
+                      marker=".", label=label, color=color)
+
+    def resources(self):
+        """Bytes read a query, and memory."""
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+        for label, name in (("search", "search, no limit"),
+                            ("search-limited", "search, memory limited")):
+            points = self.of("search", label)
+            if points:
+                left.plot([x["L"] for x in points],
+                          [x["bytes"] / 1024 for x in points], marker="o",
+                          label=name)
+        sql = [x for x in self.driver if x["kind"] == "sql_search"
+               and x["clients"] == 1 and "bytes" in x]
+        for situation in ("resident", "limited"):
+            points = [x for x in sql if x["label"] == "navis " + situation]
+            if points:
+                left.plot([x["L"] for x in points],
+                          [x["bytes"] / 1024 for x in points], marker="s",
+                          linestyle="--",
+                          label="navis in SQL, " + SITUATIONS[situation])
+        rows, runs = [], []
+        for label in ("search", "search-limited", "insert", "insert-limited",
+                      "insert-only", "window", "window-consolidated"):
+            memory = self.of("memory", label)
+            end = [x for x in self.engine
+                   if x["kind"] in ("insert_run", "replace_run")
+                   and x.get("label") == label]
+            if memory:
+                peak = max(x["peak_rss"] for x in memory + end)
+                runs.append((label, memory[0]["held"], memory[0]["cache"], peak))
+                rows.append((label,
+                             number(memory[0]["held"] / memory[0]["vertices"]),
+                             number(memory[0]["held"] / 1e6),
+                             number(memory[0]["cache"] / 1e6),
+                             number(memory[0]["rss"] / 1e6),
+                             number(peak / 1e6)))
+        if not rows:
+            plt.close(figure)
+            return
+        self.text("## Engine alone: memory and bytes read", "",
+                  "Held: codes, map, elements and entrance graph when the "
+                  "index has been opened; the cache comes on top, the rest is "
+                  "buffers of threads, edge pages not written yet and the "
+                  "program. Bytes are what the engine reads of its files, "
+                  "past the operating system's cache where the file system "
+                  "can (O_DIRECT).")
+        self.table(["run", "bytes a vector held", "held MB", "cache MB",
+                    "RSS when opened MB", "peak RSS MB"], rows)
+        at = range(len(runs))
+        for i, name in ((3, "peak RSS"), (2, "cache"), (1, "held")):
+            right.barh([y + 0.27 * (i - 2) for y in at],
+                       [r[i] / 1e6 for r in runs], 0.25, label=name)
+        right.set_yticks(list(at), [r[0] for r in runs], fontsize=8)
+        right.invert_yaxis()
+        dress(left, "L, navis.search_list_size", "KiB read a query", bottom=0)
+        right.set_xlabel("MB")
+        right.grid(alpha=0.3, axis="x")
+        right.legend(fontsize=8)
+        self.picture(figure, "resources", "bytes read a query, and memory")
 
     def histogram(self, labels):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5))
@@ -253,10 +364,7 @@ class Report:
                           for x in self.of("batch", label)], label)
         for axes, what in ((left, "a search (L = 40)"), (right, "an insertion")):
             axes.set_xscale("log")
-            axes.set_xlabel("latency of %s, ms" % what)
-            axes.set_ylabel("%")
-            axes.grid(alpha=0.3)
-            axes.legend(fontsize=8)
+            dress(axes, "latency of %s, ms" % what, "%", bottom=0)
         self.picture(figure, "latency", "histograms of latencies")
 
     def sql_section(self):
@@ -264,8 +372,9 @@ class Report:
         if not methods:
             return
         self.text("## SQL, beside peers", "",
-                  "Throughput: one batch of single-row INSERTs, to the moment "
-                  "when the last row is in the graph. Beside: two clients "
+                  "Throughput: one batch of single-row INSERTs (under the limit "
+                  "a fifth of one), to the moment when the last row is in the "
+                  "graph. Beside: two clients "
                   "search with list size or ef_search 100 (16 probes) while one "
                   "session inserts at a fixed rate. An INSERT's latency is the "
                   "client's: alone of statements in one transaction, beside "
@@ -331,11 +440,8 @@ class Report:
                                  number(v("p99_ms", l), 2)))
         for axes, label in ((left, "QPS, two clients"),
                             (right, "P99 of one client, ms")):
-            axes.set_xlabel("recall@10")
-            axes.set_ylabel(label)
             axes.set_yscale("log")
-            axes.grid(alpha=0.3)
-            axes.legend(fontsize=7)
+            dress(axes, "recall@10", label, legend=7)
         self.table(["method", "situation", "list size, ef_search or probes",
                     "recall@10",
                     "QPS, two clients", "P50 ms, one client", "P99 ms"], rows)
@@ -360,11 +466,7 @@ class Report:
         if not rows:
             plt.close(figure)
             return
-        axes.set_xlabel("L")
-        axes.set_ylabel(ylabel)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        dress(axes, "L", ylabel, bottom=0)
         self.text("### " + title, "", note)
         self.table(["variant", "L"] + [c[0] for c in columns], rows)
         self.picture(figure, name, title)
@@ -424,10 +526,7 @@ class Report:
         if not rows:
             plt.close(figure)
             return
-        axes.set_xlabel("batch")
-        axes.set_ylabel("cache hits, %")
-        axes.grid(alpha=0.3)
-        axes.legend()
+        dress(axes, "batch", "cache hits, %")
         self.text("### Cache policy", "",
                   "Insertion beside searches with a cache of a quarter of the "
                   "edge file; hits of both together. navis keeps what was asked for "
@@ -450,10 +549,7 @@ class Report:
             line = [x for x in points if x["policy"] == policy]
             axes.plot([x["share"] for x in line], [x["hits"] for x in line],
                       marker="o", label=name)
-        axes.set_xlabel("cache, % of the edge file")
-        axes.set_ylabel("hits, % (replayed)")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        dress(axes, "cache, % of the edge file", "hits, % (replayed)")
         self.text("The lookups of the first of these runs, replayed by "
                   "`navis_cache`; the best possible policy knows what will be "
                   "asked for.")
@@ -486,10 +582,7 @@ class Report:
             plt.close(figure)
             return
         for axes, label in ((left, "recall@10"), (right, "edge pages a query")):
-            axes.set_xlabel("batch")
-            axes.set_ylabel(label)
-            axes.grid(alpha=0.3)
-            axes.legend()
+            dress(axes, "batch", label)
         self.text("### Entrance graph under drift", "",
                   "All rows inserted come from regions that the base lacks, "
                   "queries from everywhere; L = 20. Each batch adds a tenth of "
@@ -527,11 +620,8 @@ class Report:
             for layout, line in lines.items():
                 axes.plot([p[0] for p in line], [p[1] for p in line],
                           marker="o", label=layout)
-            axes.set_xlabel("cache, % of the packed file")
-            axes.set_ylabel("KiB read a " + operation)
-            axes.set_ylim(bottom=0)
-            axes.grid(alpha=0.3)
-            axes.legend(fontsize=8)
+            dress(axes, "cache, % of the packed file",
+                  "KiB read a " + operation, bottom=0)
         self.picture(figure, "ablation_layout", "bytes read by layout, counted")
 
     def build(self):
@@ -540,6 +630,7 @@ class Report:
         self.sql_section()
         self.curves()
         self.batches()
+        self.resources()
         if any(str(x.get("label", "")).startswith(("placement", "casr", "drift"))
                for x in self.engine):
             self.text("## Ablations", "")

@@ -8,45 +8,75 @@
 #                    directory, removed at the end); on the SSD to be measured
 #   --data FILE      vectors instead of generated ones; --query FILE with them
 #   --pgvector DIR   your own checkout of pgvector; a copy is built and installed
-#   --rows N         instead of the size's
+#   --rows N         rows instead of the size's, 1000 or more; with fewer, batches
+#                    are smaller in proportion
 #   --methods LIST   access methods of the SQL part, of "navis hnsw ivfflat" (navis,
 #                    and hnsw when pgvector is there)
 #   --no-limit       without the parts under a memory limit
-#   --parts LIST     some of "engine ablations sql" (all)
+#   --parts LIST     some of "engine ablations sql" (all; large: engine ablations)
+#   --help           prints this
 #
 # tiny: tries the script out, figures mean nothing;
-# small: 30,000 rows of 768 dimensions, below 20 minutes on two idle cores;
-# medium: a million, an hour or two; large: the reference's recipe (50M rows,
-# 10M insertions, 22 + 10 threads; 64 GB and 500 GB of SSD), engine only unless
-# --parts says more.
+# small: 30,000 rows of 768 dimensions, 56,000 in SQL, below 20 minutes on two
+# idle cores; medium: a million, an hour or two; large: the reference's recipe
+# (50M rows, 10M insertions, 22 + 10 threads).  A build holds its rows in memory:
+# 3.9 kB each of 768 dimensions, 193 GB for large, which takes 550 GB of disk.
+# What the machine has not is said before anything is made.
 #
 # A step that fails is named on the terminal and in the report, the others go on,
-# and the exit status is 1.  Installs what is missing from Debian.  A private server runs in a scratch
-# directory; nothing is left running.  limits.sh tells what the memory limit
-# needs; where it cannot be had, those parts are left out and the report says so.
+# and the exit status is 1; wrong options end with 2.  Installs what is missing
+# from Debian.  A private server runs in a scratch directory; nothing is left
+# running.  limits.sh tells what the memory limit needs; where it cannot be had,
+# those parts are left out and the report says so.
 
 . "$(dirname "$0")/../test/lib.sh"
 . "$(dirname "$0")/limits.sh"
 
+usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
+wrong() { say "$*"; say "bash bench/run.sh --help lists the options"; exit 2; }
+
+case " $* " in *" --help "*) usage; exit 0 ;; esac
 size=${1:-}
 case $size in
 	small | medium | large | tiny) shift ;;
-	*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2 ;;
+	*) wrong "${size:+$size: }one of small, medium, large, tiny expected" ;;
 esac
 out= work= data= query= pgvector= parts= methods= no_limit= only_rows=
 limited_sweep=
 while [ $# -gt 0 ]; do
 	case $1 in
 		--out | --work | --data | --query | --pgvector | --parts | --methods)
-			[ $# -ge 2 ] || { say "$1 needs a value"; exit 2; }
+			[ -n "${2:-}" ] || wrong "$1 needs a value"
 			printf -v "${1#--}" %s "$2"
 			shift 2
 			;;
-		--rows) only_rows=${2:?}; shift 2 ;;
+		--rows)
+			[[ ${2:-} =~ ^[0-9]{1,10}$ ]] && [ "$2" -ge 1000 ] &&
+				[ "$2" -le 4000000000 ] ||
+				wrong "--rows: a number from 1000 to 4000000000 expected"
+			only_rows=$((10#$2))
+			shift 2
+			;;
 		--no-limit) no_limit=1; shift ;;
-		*) say "unknown: $1"; exit 2 ;;
+		*) wrong "unknown: $1" ;;
 	esac
 done
+
+# only LIST NAME...: nothing else is in the list.
+only() {
+	local option=$1 word
+	for word in $2; do
+		case " ${*:3} " in
+			*" $word "*) ;;
+			*) wrong "$option: $word: some of \"${*:3}\" expected" ;;
+		esac
+	done
+}
+only --parts "$parts" engine ablations sql
+only --methods "$methods" navis hnsw ivfflat
+case "$pgvector $methods" in
+	" "*hnsw* | " "*ivfflat*) wrong "--methods: hnsw and ivfflat need --pgvector" ;;
+esac
 
 # rows, rows a batch, batches, queries; rows of the drifting set before it drifts;
 # rows in SQL, where they are others
@@ -68,6 +98,7 @@ case $size in
 		rows=1000000 batch=20000 batches=10 queries=1000 drift=200000 spare=100000
 		search_threads=$(nproc) insert_threads=$((($(nproc) + 1) / 2)) warm=10
 		cadence=() sweep=(20 40 60 80 160) sql_sweep=20,40,100,200,400 rate=200
+		limited_sweep=40,100,200
 		;;
 	large)
 		rows=50000000 batch=100000 batches=100 queries=10000 drift=1000000
@@ -77,20 +108,28 @@ case $size in
 		;;
 esac
 parts=${parts:-engine ablations sql}
+# in_proportion NUMBER LEAST
+in_proportion() {
+	local n=$(($1 * only_rows / rows))
+	echo $((n < $2 ? $2 : n))
+}
+if [ -n "$only_rows" ] && [ "$only_rows" -lt "$rows" ]; then
+	batch=$(in_proportion "$batch" 100) spare=$(in_proportion "$spare" 1000)
+	drift=$(in_proportion "$drift" 2000)
+fi
 rows=${only_rows:-$rows}
 sql_rows=${only_rows:-${sql_rows:-$rows}}
 limited_sweep=${limited_sweep:-$sql_sweep}
 for file in "$data" "$query" "$pgvector"; do
-	[ -z "$file" ] || [ -e "$file" ] || { say "$file: does not exist"; exit 2; }
+	[ -z "$file" ] || [ -e "$file" ] || wrong "$file: does not exist"
 done
-[ -n "$data" ] || [ -z "$query" ] || { say "--query needs --data FILE"; exit 2; }
-[ -z "$data" ] || [ -n "$query" ] || { say "--data needs --query FILE"; exit 2; }
+[ -n "$data" ] || [ -z "$query" ] || wrong "--query needs --data FILE"
+[ -z "$data" ] || [ -n "$query" ] || wrong "--data needs --query FILE"
+[ -z "$pgvector" ] || [ -e "$pgvector/vector.control" ] ||
+	wrong "$pgvector: no checkout of pgvector"
 [ -z "$pgvector" ] || pgvector=$(cd "$pgvector" && pwd)
 [ -z "$data" ] || { data=$(realpath "$data"); query=$(realpath "$query"); }
 out=${out:-$top/bench/results/$(date +%F)-$size}
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
-rm -f "$out"/*.jsonl
 
 # --- scratch -----------------------------------------------------------------
 
@@ -122,6 +161,48 @@ say "$(date +%T) building"
 build_in "$dir" >&2
 make -C "$dir/src/bench" -s -j"$(nproc)" PG_CONFIG="$PG_CONFIG" all >&2
 bin=$dir/src/build/bench
+
+# Own data: its dimensions; formats that only the engine's tools read are
+# converted.
+if [ -n "$data" ]; then
+	own_data=$(basename "$data")
+	file_rows='s/.*: ([0-9]+) rows of ([0-9]+) .*/\1 \2/'
+	info=$("$bin/navis_convert" info "$data" | sed -E "$file_rows")
+	read -r data_rows dim <<<"$info"
+	info=$("$bin/navis_convert" info "$query" | sed -E "$file_rows")
+	read -r queries query_dim <<<"$info"
+	[ "$dim" = "$query_dim" ] ||
+		wrong "$query has $query_dim dimensions, $data has $dim"
+	need=$((rows > sql_rows ? rows : sql_rows))
+	need=$((need + batches * batch + spare))
+	[ "$data_rows" -ge $need ] ||
+		wrong "$data has $data_rows rows; --rows $rows takes $need, inserted ones included"
+else
+	own_data=
+fi
+
+# A build holds vectors, edges and more of all its rows in memory.  On disk:
+# data, index and what is like it, a random placement or a shadow.
+build_bytes() { echo $(($1 * (4 * dim + 4 * 96 + 400))); }
+fits() {
+	local need has
+	has=$(awk '/MemTotal/ { print $2 }' /proc/meminfo)
+	has=$((has * 1024 / 4 * 3))
+	need=$(build_bytes "$rows")
+	[ "$need" -le $has ] ||
+		wrong "a build over $rows rows takes $((need / 1000000000)) GB of memory, and 75 % of what is here are $((has / 1000000000)): --rows $((has / $(build_bytes 1000) * 1000)) or fewer fit"
+	need=$(((4 * dim * 23 / 10 + 600) * (rows + batches * batch)))
+	[ -n "$own_data" ] || need=$((need + 4 * dim * (rows + batches * batch + spare)))
+	# Table, indexes, WAL.
+	case " $parts " in *" sql "*) need=$((need + 4 * dim * sql_rows * 6)) ;; esac
+	has=$(df -B1 --output=avail "$work" | tail -n 1)
+	[ $need -le "$has" ] ||
+		wrong "the run takes $((need / 1000000000)) GB of disk, and $work has $((has / 1000000000))"
+}
+fits
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+rm -f "$out"/*.jsonl
 
 part() { case " $parts " in *" $1 "*) true ;; *) false ;; esac; }
 title() { say "$(date +%T) $1"; echo "== $1" >>"$out/log.txt"; }
@@ -189,28 +270,43 @@ facts() {
 	[ -z "$pgvector" ] || fact pgvector "$(sed -n \
 		"s/^default_version = '\(.*\)'/\1/p" "$pgvector/vector.control")"
 	fact command "bash bench/run.sh $size${pgvector:+ --pgvector CHECKOUT}${only_rows:+ --rows $only_rows}${no_limit:+ --no-limit} --parts \"$parts\""
-	fact data "$([ -n "$data" ] && basename "$data" || echo "generated, seed 42"), $rows rows of $dim dimensions$([ "$sql_rows" = "$rows" ] || echo " ($sql_rows in SQL)"), $batches batches of $batch, $queries queries"
+	fact data "${own_data:-generated, seed 42}, $rows rows of $dim dimensions$([ "$sql_rows" = "$rows" ] || echo " ($sql_rows in SQL)"), $batches batches of $batch, $queries queries"
 }
 
 # --- data --------------------------------------------------------------------
 
 make_data() {
+	local made="$rows $batch $batches $spare $queries $dim $drift ${own_data:-42}"
 	title "data and exact neighbours"
-	if [ -z "$data" ]; then
+	if [ -e "$work/made" ] && [ "$(cat "$work/made")" != "$made" ]; then
+		say "$work holds the data of another size: remove it, or name another --work"
+		exit 1
+	fi
+	echo "$made" >"$work/made"
+	if [ -n "$own_data" ]; then
+		case $data in
+			*.fbin) ;;
+			*)
+				[ -e "$work/data.fbin" ] ||
+					ran "$bin/navis_convert" subset "$data" "$work/data.fbin"
+				[ -e "$work/query.fbin" ] ||
+					ran "$bin/navis_convert" subset "$query" "$work/query.fbin"
+				data=$work/data.fbin query=$work/query.fbin
+				;;
+		esac
+	else
 		data=$work/data.fbin query=$work/query.fbin
 		[ -e "$data" ] || ran "$bin/navis_convert" generate "$data" \
 			--count $((rows + batches * batch + spare)) --dim $dim
 		[ -e "$query" ] || ran "$bin/navis_convert" generate "$query" \
 			--count "$queries" --dim $dim --stream query
 	fi
-	[ -e "$work/base.fbin" ] || ran "$bin/navis_convert" subset "$data" \
-		"$work/base.fbin" --count "$rows"
 	[ -e "$work/gtd_0.bin" ] || ran "$bin/navis_convert" batch-gt "$data" "$query" \
 		--index-npts "$rows" --total-npts $((rows + batches * batch)) \
 		--batch "$batch" -o "$work/gt" --delete-o "$work/gtd"
 }
 
-bytes_of() { stat -c %s "$1"; }
+vector_bytes() { echo $((rows * dim * 4)); }
 gb_of() { awk "BEGIN { printf \"%.6f\", $1 / 1073741824 }"; }
 
 # --- engine ------------------------------------------------------------------
@@ -226,7 +322,7 @@ built() { # NAME DATA OPTIONS...
 }
 
 # The reference's share: 16 GB of cache for 154 GB of vectors.
-cache_gb() { gb_of "$(($(bytes_of "$work/base.fbin") / 10))"; }
+cache_gb() { gb_of "$(($(vector_bytes) / 10))"; }
 
 bench() { # LABEL OPTIONS...
 	local label=$1
@@ -240,7 +336,7 @@ bench() { # LABEL OPTIONS...
 moving=() # options of every run with batches
 engine_part() {
 	title "engine"
-	step "the engine's index" built index "$work/base.fbin"
+	step "the engine's index" built index "$data" --count "$rows"
 	step search bench search -g "$work/gt" --num-batches 0 \
 		--warmup-passes $warm "${sweep[@]}"
 	step insert bench insert -g "$work/gt" "${moving[@]}"
@@ -278,7 +374,7 @@ limit_of() {
 limited_engine() {
 	local bytes note
 	[ -z "$no_limit" ] || return 0
-	limit_of "the vectors" "$(bytes_of "$work/base.fbin")"
+	limit_of "the vectors" "$(vector_bytes)"
 	if ! limit_begin engine "$bytes"; then
 		fact "memory limit of the engine" "none: control groups cannot be used here"
 		return 0
@@ -306,13 +402,15 @@ ablation() { bench "$1" --num-batches 0 --warmup-queries 200 "${@:2}"; }
 ablations_part() {
 	local switch w
 	title "ablations"
-	step "the engine's index" built index "$work/base.fbin"
+	step "the engine's index" built index "$data" --count "$rows"
 	# Without a cache every page looked at is a read.
-	step "random placement" built random "$work/base.fbin" --random-placement
+	step "random placement" built random "$data" --count "$rows" \
+		--random-placement
 	for w in index random; do
 		step "placement-$w" ablation "placement-$w" -i "$work/$w" -g "$work/gt" \
 			--cache-gb 0 20 40 100
 	done
+	[ "$size" != large ] || rm -rf "$work/random"
 	step entrance-medoid ablation entrance-medoid -g "$work/gt" --cache-gb 0 \
 		--from-medoid 20 40 100
 	step page-single ablation page-single -g "$work/gt" --cache-gb 0 \
@@ -451,12 +549,12 @@ sql_searches() {
 	done
 }
 
-# sql_inserts METHOD SITUATION FIRST: one batch alone, by single-row INSERTs.
+# sql_inserts METHOD SITUATION FIRST ROWS: alone, by single-row INSERTs.
 sql_inserts() {
 	local linked=()
 	[ "$1" != navis ] || linked=(--index "$index")
 	situation="$1 $2"
-	sql inserted insert --base "$data" --first "$3" --rows "$batch" \
+	sql inserted insert --base "$data" --first "$3" --rows "$4" \
 		--method rows "${linked[@]}" || return 1
 	sql_fact "$1" "$2" insert_rate "$(cell "$dir/inserted" rows "rows/s linked")"
 	sql_fact "$1" "$2" insert_mean "$(cell "$dir/inserted" rows "mean ms")"
@@ -489,17 +587,18 @@ sql_resident() { # METHOD
 	describe "$1"
 	say "$(date +%T)   $1: load and build"
 	situation="$1 resident"
-	sql loaded load --base "$work/base.fbin"
+	sql loaded load --base "$data" --rows "$rows"
 	sql built build --index "$index" --using "$1" "${create[@]}"
 	sql_fact "$1" resident build_seconds "$(cell "$dir/built" "#1" s)"
 	sql_fact "$1" resident table_bytes "$(cell "$dir/built" "#1" "table bytes")"
 	sql_fact "$1" resident index_bytes "$(index_bytes "$1")"
 	say "$(date +%T)   $1: search"
-	[ "$1" != navis ] || fact "navis reads by" \
-		"$(ask -F ', ' -c "SELECT io_method, simd FROM navis_index_info('$index')")"
+	[ "$1" != navis ] || fact "navis in SQL" "$(ask -F ', ' -c "SELECT io_method, simd,
+		search_threads || ' search threads', current_setting('navis.insert_threads')
+		|| ' insert threads' FROM navis_index_info('$index')")"
 	sql_searches "$1" resident "$work/gt_0.bin"
 	say "$(date +%T)   $1: insert, delete, vacuum"
-	sql_inserts "$1" resident "$rows"
+	sql_inserts "$1" resident "$rows" "$batch"
 	sql_searches "$1" inserted "$work/gt_$batch.bin"
 	situation="$1 deleted"
 	sql gone delete --first 0 --rows "$batch"
@@ -524,6 +623,7 @@ sql_limited() { # METHOD
 	[ "$1" = ivfflat ] || sizes=$limited_sweep
 	say "$(date +%T)   $1 under the limit"
 	sql_searches "$1" limited "$work/gtd_$batch.bin" &&
+		sql_inserts "$1" limited $((rows + batch)) $((batch / 5)) &&
 		sql_mixed "$1" limited $((rows + batches * batch + spare / 2))
 }
 
@@ -576,19 +676,21 @@ heal_server() {
 # What is in SQL may be larger, then with files of its own.
 sql_data() {
 	[ "$sql_rows" != "$rows" ] || return 0
-	[ -n "$own_data" ] || data=
 	rows=$sql_rows work=$work/sql
 	mkdir -p "$work"
 	make_data
 }
 
 sql_part() {
-	local method settings
+	local method settings build_mb
 	title "SQL"
 	sql_data
+	build_mb=$(($(build_bytes "$rows") * 5 / 4 / 1048576))
+	build_mb=$((build_mb < 2048 ? 2048 : build_mb))
 	settings=("shared_buffers = 2GB" "max_wal_size = 16GB"
-		"maintenance_work_mem = 2GB" "max_parallel_maintenance_workers = 1"
-		"navis.build_threads = 2" "navis.cache_size = 256MB" "autovacuum = off")
+		"maintenance_work_mem = ${build_mb}MB" "max_parallel_maintenance_workers = 1"
+		"navis.build_memory = ${build_mb}MB" "navis.build_threads = 2"
+		"navis.cache_size = 256MB" "autovacuum = off")
 	fact "server's settings" "$(printf '%s; ' "${settings[@]}")"
 	start_server "$dir" "${settings[@]}"
 	server=1
@@ -614,8 +716,8 @@ sql_part() {
 # --- the run -----------------------------------------------------------------
 
 begun=$(date +%s)
-own_data=$data
 facts
+fact "engine alone" "$search_threads search threads and clients, $insert_threads insert threads, cache $(awk "BEGIN { printf \"%.1f\", $(vector_bytes) / 1e7 }") MB, a tenth of the vectors, unless said"
 make_data
 moving=(--insert-data "$data" --batch-size "$batch" --num-batches "$batches"
 	"${cadence[@]}")
