@@ -59,6 +59,7 @@ let_go(nv_linker *l)
 	free(l->list);
 	free(l->list_places);
 	free(l->page);
+	nv_naming_free(&l->naming);
 	memset(l, 0, sizeof(*l));
 	l->ring = ring;
 	l->write_ring = write_ring;
@@ -207,6 +208,7 @@ nv_link_seek(nv_linker *l, const float *row, uint32_t exclude, nv_error *err)
 	};
 	nv_status status;
 
+	l->naming_counted = false;
 	status = nv_search_start(l->search, &body->view, &options, row,
 							 nv_ring_arena(l->ring), err);
 	if (status != NV_OK)
@@ -477,10 +479,82 @@ list_place(void *arg, uint32_t number)
 }
 
 /*
+ * Counts in how many of the lists that the seek has met each vertex is.  The
+ * newcomer's list is not among them: it may be reached through this one only.
+ */
+static bool
+count_naming(nv_linker *l)
+{
+	uint32_t met = nv_search_n_met(l->search);
+	size_t ids = 0;
+
+	for (uint32_t i = 0; i < met; i++)
+		ids += nv_search_met(l->search, i).degree;
+	if (!nv_naming_begin(&l->naming, ids))
+		return false;
+	for (uint32_t i = 0; i < met; i++)
+	{
+		nv_met m = nv_search_met(l->search, i);
+
+		for (uint32_t e = 0; m.list != NULL && e < m.degree; e++)
+			nv_naming_add(&l->naming, m.list[e]);
+	}
+	l->naming_counted = true;
+	return true;
+}
+
+/* The last one in a list that other lists name, too, or degree. */
+static uint32_t
+last_named_twice(const nv_linker *l, uint32_t degree, uint32_t newcomer)
+{
+	uint32_t i = degree;
+
+	while (i-- > 0)
+		if (l->list[i] != newcomer &&
+			nv_naming_count(&l->naming, l->list[i]) > 1)
+			return i;
+	return degree;
+}
+
+/*
+ * A pruned list, the first `degree` of l->list, goes on naming what no other
+ * list names that the seek has met: it may be the last one that does, and no
+ * search would find the vertex any more.  left: those it was to lose, and the
+ * newcomer behind them.  With `most` members it loses others instead.  Returns
+ * its degree.
+ */
+static uint32_t
+keep_last_named(nv_linker *l, const uint32_t *left, uint32_t n_left,
+				uint32_t degree, uint32_t most)
+{
+	if (!l->naming_counted && !count_naming(l))
+		return degree; /* no memory: pruned as it is */
+	for (uint32_t i = 0; i < n_left; i++)
+	{
+		uint32_t goes = left[i], place = degree;
+
+		if (nv_naming_count(&l->naming, left[i]) < 2)
+		{
+			if (degree == most)
+				place = last_named_twice(l, degree, left[n_left]);
+			if (place < most)
+			{
+				goes = place < degree ? l->list[place] : NV_NO_VERTEX;
+				degree += place == degree;
+				l->list[place] = left[i];
+			}
+		}
+		nv_naming_remove(&l->naming, goes);
+	}
+	return degree;
+}
+
+/*
  * A list that has outgrown the cap, l->list with the newcomer at its end: it is
- * pruned by decoded codes to the target of a build's lists.  So the next
- * newcomers find room, and a prune is paid for by all of them.  Returns the
- * new degree; *kept: the newcomer is still there, as it is if it must stay.
+ * pruned by decoded codes to the target of a build's lists, unless others need
+ * it.  So the next newcomers find room, and a prune is paid for by all of them.
+ * Returns the new degree; *kept: the newcomer is still there, as it is if it
+ * must stay.
  */
 static uint32_t
 shorten_list(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay,
@@ -488,12 +562,13 @@ shorten_list(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay,
 {
 	nv_candidate cand[NV_MAX_DEGREE + 1];
 	uint32_t old[NV_MAX_DEGREE + 1], picks[NV_MAX_DEGREE];
+	bool stays[NV_MAX_DEGREE + 1] = {false};
 	const nv_coding *coding = nv_store_coding(l->body->store);
 	const nv_pq *pq = nv_coding_pq(coding);
 	uint32_t gdim = l->body->view.gspace.gdim;
 	uint32_t target = nv_prune_target(count - 1);
 	float *middle = l->list_places + (size_t) count * gdim;
-	uint32_t degree;
+	uint32_t degree, n_left = 0;
 
 	nv_pq_decode_projected(pq, nv_coding_code(coding, centre), middle);
 	for (uint32_t i = 0; i < count; i++)
@@ -506,16 +581,22 @@ shorten_list(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay,
 	}
 	degree = nv_robust_prune(cand, count, target, l->body->params.alpha, target,
 							 gdim, list_place, l, l->prune_scratch, picks);
-	*kept = false;
 	for (uint32_t i = 0; i < degree; i++)
+		stays[picks[i]] = true;
+	if (must_stay && !stays[count - 1])
 	{
-		l->list[i] = old[picks[i]];
-		*kept |= picks[i] == count - 1;
+		stays[picks[degree - 1]] = false;
+		picks[degree - 1] = count - 1;
+		stays[count - 1] = true;
 	}
-	if (must_stay && !*kept)
-		l->list[degree - 1] = old[count - 1];
-	*kept |= must_stay;
-	return degree;
+	for (uint32_t i = 0; i < degree; i++)
+		l->list[i] = old[picks[i]];
+	for (uint32_t i = 0; i < count - 1; i++)
+		if (!stays[i])
+			old[n_left++] = old[i];
+	old[n_left] = old[count - 1];
+	*kept = stays[count - 1];
+	return keep_last_named(l, old, n_left, degree, count - 1);
 }
 
 /* The list of a chosen neighbour: as it was explored, or read. */

@@ -10,6 +10,7 @@
 #define NAVIS_LINKER_H
 
 #include "engine_internal.h"
+#include "naming.h"
 
 typedef struct nv_linker
 {
@@ -38,6 +39,8 @@ typedef struct nv_linker
 	uint32_t *list; /* max_degree + 1 ids */
 	float *list_places;
 	uint8_t *page;
+	nv_naming naming; /* of lists the last seek has met */
+	bool naming_counted;
 } nv_linker;
 
 /* Makes it fit for a graph (a reference is taken), or for none (NULL). */

@@ -23,6 +23,7 @@
 #define ADDED 400u
 #endif
 #define BASE (TOTAL / 2)
+#define NARROW_DEGREE 8
 #define INSERTERS 2
 #define SEARCHERS 2
 
@@ -431,6 +432,37 @@ test_delete_beside(void **state)
 	free((void *) w.generation);
 }
 
+/* --- Small degrees --- */
+
+static int
+setup_narrow(void **state)
+{
+	int rc = setup_insert(state, NV_METRIC_L2, TOTAL);
+	fixture *f = *state;
+
+	f->params.max_degree = NARROW_DEGREE;
+	f->params.build_list_size = 2 * NARROW_DEGREE;
+	return rc;
+}
+
+/*
+ * Where most back edges prune a full list, vertices stay in some list: but for
+ * one that two threads take out of its last two at the same time.
+ */
+static void
+test_narrow(void **state)
+{
+	fixture *f = *state;
+
+	build_first(f, BASE);
+	insert_some(f, BASE, TOTAL - BASE, 1);
+	await_linked(f);
+	assert_true(info(f)->overflows > TOTAL - BASE);
+	checkpoint(f);
+	stop_engine(f, false);
+	assert_true(check_graph(f).orphans <= 2);
+}
+
 /* --- Restarts --- */
 
 /* Rows of the build every STRIDE-th, all that came later. */
@@ -675,6 +707,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		insert_test(test_insert_beside, setup_l2),
+		insert_test(test_narrow, setup_narrow),
 #ifndef __SANITIZE_THREAD__ /* nothing new for it */
 		insert_test(test_insert_metric, setup_cos),
 		insert_test(test_insert_metric, setup_inner),
