@@ -161,7 +161,7 @@ CREATE FUNCTION navis_stat_get_indexes(
   OUT last_checkpoint timestamptz, OUT checkpoint_time float8,
   OUT journal_lsn pg_lsn, OUT followed_lsn pg_lsn
 ) RETURNS SETOF record
-AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 10;
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION navis_stat_get_indexes() IS
   'statistics of the navis indexes of this database';
 

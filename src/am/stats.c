@@ -3,9 +3,10 @@
  *		What stands behind navis_stat_indexes and navis_stat_worker.
  *
  * Both can be read at any time: they wait for no lock of another session and
- * throw no error because an index is being made, moved, dropped or damaged,
- * or because there is no engine.  They tell sizes and counts, no content, so
- * that everybody may read them, as pg_stat_all_indexes.
+ * throw no error because an index is being made, moved, dropped or damaged
+ * (a WARNING says what does not read), or because there is no engine.  They
+ *tell sizes and counts, no content, so that everybody may read them, as
+ *pg_stat_all_indexes.
  */
 #include "postgres.h"
 
@@ -67,6 +68,42 @@ typedef struct IndexStat
 	nv_followed journal; /* as it is now; on a standby */
 } IndexStat;
 
+typedef struct JournalRead
+{
+	Relation index;
+	bool readable;
+	NavisMeta meta;
+	nv_followed *tails;
+} JournalRead;
+
+static void
+read_journal(void *arg)
+{
+	JournalRead *read = arg;
+
+	read->readable = navis_meta_peek(read->index, &read->meta);
+	if (read->readable && RecoveryInProgress())
+		navis_tails_read(read->index, read->tails);
+}
+
+/* A page that does not read costs what it would tell, not the other indexes. */
+static bool
+try_journal(Relation index, NavisMeta *meta, nv_followed *tails)
+{
+	JournalRead read = {.index = index, .tails = tails};
+	ErrorData *error = navis_attempt(read_journal, &read);
+
+	if (error != NULL)
+	{
+		ereport(WARNING, (errcode(error->sqlerrcode),
+						  errmsg_internal("%s", error->message)));
+		FreeErrorData(error);
+		memset(tails, 0, sizeof(nv_followed));
+	}
+	*meta = read.meta;
+	return read.readable;
+}
+
 /* False: it does not exist any more. */
 static bool
 read_key(Oid oid, nv_key *key, const char **state, nv_followed *journal)
@@ -86,14 +123,10 @@ read_key(Oid oid, nv_key *key, const char **state, nv_followed *journal)
 		UnlockRelationOid(oid, AccessShareLock);
 		return false;
 	}
-	if (navis_has_no_pages(index) || !navis_meta_peek(index, &meta))
+	if (navis_has_no_pages(index) || !try_journal(index, &meta, journal))
 		*state = "not readable";
 	else
-	{
 		navis_make_key(key, meta.identity);
-		if (RecoveryInProgress())
-			navis_tails_read(index, journal);
-	}
 	relation_close(index, AccessShareLock);
 	return true;
 }

@@ -17,6 +17,7 @@ max_wal_senders = 5
 hot_standby = on
 max_standby_streaming_delay = 1s
 wal_receiver_status_interval = 1s
+navis.checkpoint_timeout = 1s
 CONF
 $primary->append_conf('postgresql.conf', "wal_level = replica\n");
 $primary->append_conf('pg_hba.conf', "local replication all trust\n");
@@ -91,15 +92,43 @@ $standby->append_conf('postgresql.conf', "navis.collect_interval = 3600\n");
 $standby->reload;
 catch_up($standby);
 ok(wait_until(sub { wait_ready($standby, 'words_v'); $standby->safe_psql('postgres', $lag) eq '0|t|t|0' }, 20, 500), 'nothing is behind');
-$primary->safe_psql('postgres', 'INSERT INTO words SELECT 9000 + id, word, v FROM words WHERE id <= 5');
-catch_up($standby);
-like($standby->safe_psql('postgres', $lag), qr/^[1-9]\d*\|f\|t\|0$/, 'rows that were replayed and not followed are a lag');
+my $row = 9000;
+# A helper that was started before may follow, too.
+ok( wait_until(
+		sub {
+			$row++;
+			$primary->safe_psql('postgres', "INSERT INTO words SELECT $row, word, v FROM words WHERE id = 5");
+			catch_up($standby);
+			return $standby->safe_psql('postgres', $lag) =~ /^[1-9]\d*\|f\|t\|0$/;
+		}),
+	'rows that were replayed and not followed are a lag');
 is(finds($standby, 5001, 5001), '0|graph', 'the next scan follows');
 ok(wait_until(sub { $standby->safe_psql('postgres', $lag) eq '0|t|t|0' }), 'then there is none');
 $primary->safe_psql('postgres', 'DELETE FROM words WHERE id > 9000');
 is($primary->safe_psql('postgres', 'SELECT count(*) FROM navis_stat_standby'), 0, 'a primary has none to tell of');
 $standby->append_conf('postgresql.conf', "navis.collect_interval = 1\n");
 $standby->reload;
+
+# The engine's checkpoints know of no WAL that a crash could take back.
+my $published = "(SELECT published_lsn FROM navis_index_info('words_v'))";
+my $before = $primary->safe_psql('postgres', "SELECT $published");
+my $writer = session($primary);
+# Nobody flushes WAL for a transaction that is open, and the WAL writer sleeps.
+$primary->append_conf('postgresql.conf', "wal_writer_delay = 10s\n");
+$primary->reload;
+$writer->query_safe("BEGIN; INSERT INTO words SELECT 9100 + id, word, v FROM words WHERE id <= 5");
+ok(wait_until(sub { $primary->safe_psql('postgres', "SELECT $published > '$before'") eq 't' }), 'a checkpoint knows of uncommitted rows');
+is($primary->safe_psql('postgres', "SELECT pg_current_wal_flush_lsn() >= $published"), 't', 'their WAL was flushed first');
+$primary->append_conf('postgresql.conf', "wal_writer_delay = 200ms\n");
+$primary->reload;
+catch_up($standby);
+$before = $standby->safe_psql('postgres', "SELECT $published");
+is(finds($standby, 5001, 5001), '0|graph', 'the standby follows them');
+ok(wait_until(sub { $standby->safe_psql('postgres', "SELECT $published > '$before'") eq 't' }), 'and its checkpoint knows of them');
+is($standby->safe_psql('postgres', "SELECT min_recovery_end_lsn >= $published FROM pg_control_recovery()"), 't',
+	'which it is not consistent before');
+$writer->query_safe('ROLLBACK');
+$writer->quit;
 
 # Inserts, in a session that has searched before and in new ones.
 my $open = session($standby);
@@ -113,7 +142,7 @@ is($open->query_safe(sprintf $near, 5010), '5010', 'an inserted row is found on 
 is($open->query_safe($mode), 'graph', 'by the graph');
 is(finds($standby, 5001, 5100), '100|graph', 'all of them, by another session');
 # a row that is not committed, then rolled back
-my $writer = session($primary);
+$writer = session($primary);
 $writer->query_safe("BEGIN; INSERT INTO words SELECT id, 'n' || id, v FROM queries WHERE id = 5101");
 $primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
 catch_up($standby);
@@ -168,6 +197,21 @@ ok(wait_ready($_, 'others_v'), $_->name . ': an index made meanwhile gets its gr
   && ok(wait_ready($_, 'words_v'), $_->name . ': and so does one made anew')
   foreach ($standby, $second);
 is(finds($second, 5001, 5699), '699|graph', 'the cascading standby answers from its graph');
+# A page that does not read any more: the statistics of the others can be read.
+$primary->safe_psql('postgres', 'CHECKPOINT'); # its WAL is not replayed again
+catch_up($standby);
+$standby->wait_for_catchup($second, 'replay', $standby->lsn('replay'));
+my $file = $second->data_dir . '/' . $second->safe_psql('postgres', "SELECT pg_relation_filepath('others_v')");
+$second->stop;
+open my $pages, '+<:raw', $file or die "$file: $!";
+seek $pages, -2, 2;
+print $pages "\0\0";
+close $pages or die $!;
+$second->start;
+ok(wait_ready($second, 'words_v'), 'a damaged journal page: another index is ready');
+my ($rc, $out, $err) = $second->psql('postgres', "SELECT indexrelname, journal_lsn IS NULL FROM navis_stat_standby ORDER BY 1");
+is("$rc|$out", "0|others_v|t\nwords_v|f", 'both have their statistics');
+like($err, qr/WARNING:  block \d+ of index "others_v" is not a navis journal page$/m, 'with a warning');
 $primary->safe_psql('postgres', "INSERT INTO others SELECT id + 10000, v FROM others WHERE id < 10; DROP INDEX words_v;");
 catch_up($standby);
 ok(wait_until(sub { sidecars($standby) == 1 }), 'DROP: the sidecars of the old indexes go away') or diag(join ' ', sidecars($standby));
