@@ -365,7 +365,6 @@ graph_next(IndexScanDesc scan)
 		if (so->next_hit == so->n_hits && !next_batch(scan))
 			return false;
 		hit = &so->hits[so->next_hit++];
-		note_given(so, hit->element);
 		so->last = hit->distance;
 		if (!navis_journal_live(scan->indexRelation, hit->element,
 								hit->generation, scan->ignore_killed_tuples,
@@ -374,6 +373,8 @@ graph_next(IndexScanDesc scan)
 			note_dead(so, hit);
 			continue;
 		}
+		/* Not before: the entry may be another row's, whose turn comes. */
+		note_given(so, hit->element);
 		so->has_prior = true;
 		so->prior_element = hit->element;
 		so->prior_generation = hit->generation;
