@@ -433,11 +433,12 @@ nv_request_delete(nv_engine *engine, nv_request *request)
 		status = nv_fail(&err, NV_EINVAL, 0, "%u elements in one request", n);
 	else
 	{
+		/* Before a checkpoint can be without them. */
+		nv_index_set_lsn(index, request->u.del.lsn);
 		pthread_mutex_lock(&index->lock);
 		status = delete_locked(index, (const nv_element_ref *) request->data, n,
 							   &err);
 		pthread_mutex_unlock(&index->lock);
-		nv_index_set_lsn(index, request->u.del.lsn);
 	}
 	nv_index_put(index);
 	nv_answer(engine, request, status, &err);

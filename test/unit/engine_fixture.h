@@ -296,6 +296,7 @@ open_index(fixture *f, uint32_t n, uint32_t gap, uint32_t gap_n, bool complete,
 		nv_journal_entry *entry = (nv_journal_entry *) r->data;
 
 		r->u.reconcile.pass = pass;
+		r->u.reconcile.lsn = f->lsn;
 		for (uint32_t i = e; i < n && i < e + page; i++)
 			if (i < gap || i >= gap + gap_n)
 				entry[r->u.reconcile.n++] =

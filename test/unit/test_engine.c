@@ -66,6 +66,40 @@ test_complete_scan(void **state)
 	free(seen);
 }
 
+/*
+ * Of a frontier as narrow as the answer a part comes too late for its place: it
+ * is held back, however little is asked for at a time.
+ */
+static void
+test_order(void **state)
+{
+	fixture *f = *state;
+	float queries[20 * DIM];
+
+	build_all(f);
+	make_rows(queries, 20, 5);
+	for (uint32_t q = 0; q < 20; q++)
+	{
+		double last = -1;
+
+		assert_int_equal(search(f, queries + q * DIM, 1, 1), NV_OK);
+		for (uint32_t i = 0; i < 200 && f->r->u.search.cursor != 0; i++)
+		{
+			uint64_t cursor = f->r->u.search.cursor;
+			const nv_hit *hits = (const nv_hit *) f->r->data;
+
+			for (uint32_t h = 0; h < f->r->u.search.n; h++)
+			{
+				assert_true(hits[h].distance >= last);
+				last = hits[h].distance;
+			}
+			begin(f, NV_REQ_NEXT)->u.search.cursor = cursor;
+			f->r->u.search.k = 1;
+			assert_int_equal(call(f), NV_OK);
+		}
+	}
+}
+
 static void
 test_rows_come_and_go(void **state)
 {
@@ -300,6 +334,60 @@ test_restart_behind_journal(void **state)
 	assert_int_equal(open_index(f, f->n, 0, 0, false, &st), 500);
 	assert_int_equal(st, NV_INDEX_NO_GRAPH);
 	assert_int_equal(search(f, f->rows, 10, 60), NV_EUNUSABLE);
+}
+
+/* What the engine wanted to be durable, and whether it is. */
+static _Atomic uint64_t flushed;
+static _Atomic bool flush_fails;
+
+static nv_status
+note_flush(void *arg, uint64_t lsn, nv_error *err)
+{
+	if (atomic_load(&flush_fails))
+		return nv_fail(err, NV_EIO, 0, "no WAL is flushed");
+	atomic_store(&flushed, lsn);
+	return NV_OK;
+}
+
+/*
+ * WAL is flushed up to whatever a checkpoint may know of, wherever that came
+ * from (design, invariant 1); without it nothing is published.
+ */
+static void
+test_journal_first(void **state)
+{
+	fixture *f = *state;
+	static nv_port port; /* the engine's, until it has stopped */
+	nv_error err;
+	uint32_t st;
+
+	build_first(f, 2000);
+	stop_engine(f, true);
+	f->local = nv_local_create();
+	port = *nv_local_port(f->local);
+	port.flush_wal = note_flush;
+	assert_int_equal(nv_engine_start(&f->config, &port, &f->engine, &err),
+					 NV_OK);
+	/* An opener: the LSN of the pages it read. */
+	f->lsn += 1000;
+	open_index(f, 2000, 0, 0, true, &st);
+	assert_int_equal(st, NV_INDEX_READY);
+	checkpoint(f);
+	assert_int_equal(atomic_load(&flushed), f->lsn);
+	insert_some(f, 2000, 10, 1);
+	checkpoint(f);
+	assert_int_equal(atomic_load(&flushed), f->lsn);
+	assert_int_equal(info(f)->published_lsn, f->lsn);
+	delete_some(f, 0, 10, 1);
+	checkpoint(f);
+	assert_int_equal(atomic_load(&flushed), f->lsn);
+	assert_int_equal(info(f)->published_lsn, f->lsn);
+	atomic_store(&flush_fails, true);
+	insert_some(f, 2010, 10, 1);
+	begin(f, NV_REQ_CHECKPOINT);
+	assert_int_equal(call(f), NV_EIO);
+	assert_int_equal(info(f)->published_lsn, f->lsn - 10);
+	atomic_store(&flush_fails, false);
 }
 
 static void
@@ -892,12 +980,14 @@ main(void)
 										teardown),
 		cmocka_unit_test_setup_teardown(test_build_search, setup_ip, teardown),
 		TEST(test_complete_scan),
+		TEST(test_order),
 		TEST(test_rows_come_and_go),
 		TEST(test_late_catch_up),
 		TEST(test_stale_sidecar),
 		TEST(test_restart),
 		TEST(test_restart_calibrated),
 		TEST(test_restart_behind_journal),
+		TEST(test_journal_first),
 		TEST(test_lost_sidecar_rebuild),
 		TEST(test_rebuild_in_place),
 		cmocka_unit_test_setup_teardown(test_small_index, setup_small,
