@@ -689,6 +689,7 @@ static void
 test_drop_and_list(void **state)
 {
 	fixture *f = *state;
+	char dir[300];
 	nv_error err;
 	int n = 0;
 
@@ -704,6 +705,14 @@ test_drop_and_list(void **state)
 	assert_int_equal(search(f, f->rows, 3, 40), NV_ENOENT);
 	begin(f, NV_REQ_DROP);
 	assert_int_equal(call(f), NV_OK); /* nothing there is fine */
+	/* What looks like ours, but does not carry our marker, is not. */
+	snprintf(dir, sizeof(dir), "%s/%u", f->dir, f->key.database);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	index_dir(f, dir);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	n = 0;
+	assert_int_equal(nv_list_sidecars(f->dir, count_sidecar, &n, &err), NV_OK);
+	assert_int_equal(n, 0);
 }
 
 static void
