@@ -147,6 +147,7 @@ for my $ms (0, 20, 60)
 	kill9_all($node);
 	waitpid $pid, 0;
 	$node->start;
+	ok(wait_ready($node, 'words_v'), "killed after $ms ms: usable again");
 	check("killed after $ms ms");
 	ok(vacuum($node, 'words', 'words_v'), 'VACUUM after that');
 	is(info('deleted_vertices'), 0, 'takes the rest out');
@@ -158,6 +159,7 @@ $node->safe_psql('postgres', <<SQL);
 ALTER INDEX words_v SET (consolidate_threshold = 0.3);
 SQL
 $node->restart;
+ok(wait_ready($node, 'words_v'), 'restarted: usable again');
 check('restarted');
 $node->safe_psql('postgres', 'DELETE FROM words WHERE id % 2 = 0; VACUUM (INDEX_CLEANUP on) words;');
 ok(wait_until(sub { info('deleted_vertices') == 0 }), 'half of the rows');
