@@ -16,6 +16,7 @@
 #include "cache_trace.h"
 #include "io.h"
 #include "moving.h"
+#include "progress.h"
 
 typedef struct options
 {
@@ -73,14 +74,20 @@ static void
 search_passes(const options *o, pass_setup *s, bench_json *j)
 {
 	bench_truth truth = {0};
+	bench_progress progress;
 	char head[64];
 
 	if (o->truth != NULL)
 		truth = initial_truth(o, s);
 	printf("--- Search ---\n");
 	pass_await_window(s);
+	bench_progress_begin(&progress, "passes to warm up", o->warmup_passes);
 	for (uint32_t i = 0; i < o->warmup_passes; i++)
+	{
 		(void) pass_run(s, NULL, NULL);
+		bench_progress_show(&progress, i + 1);
+	}
+	bench_progress_end(&progress);
 	for (uint32_t i = 0; i < o->sweep.n; i++)
 	{
 		s->o.list_size = o->sweep.values[i];

@@ -18,6 +18,7 @@
 #include "cache_trace.h"
 #include "json.h"
 #include "options.h"
+#include "progress.h"
 #include "util.h"
 
 #define NEVER UINT32_MAX
@@ -312,10 +313,12 @@ compare(const options *o, const char *name, bench_json *j)
 		[NV_CACHE_LRU] = "lru",
 	};
 	run r = {.name = name};
+	bench_progress progress;
 
 	read_events(&r);
 	number_pages(&r);
 	find_next(&r);
+	bench_progress_begin(&progress, "sizes", o->shares.n);
 	for (uint32_t i = 0; i < o->shares.n; i++)
 	{
 		uint32_t share = o->shares.values[i];
@@ -330,7 +333,9 @@ compare(const options *o, const char *name, bench_json *j)
 		}
 		c = replay_best(&r, pages);
 		report(&r, share, pages, "best", &c, j);
+		bench_progress_show(&progress, i + 1);
 	}
+	bench_progress_end(&progress);
 	free(r.events);
 	free(r.next);
 }

@@ -27,6 +27,7 @@
 #include "blas.h"
 #include "engine_internal.h"
 #include "json.h"
+#include "progress.h"
 #include "search_run.h"
 #include "tool.h"
 
@@ -125,18 +126,22 @@ read_graph(simulation *s)
 	uint32_t **lists = bench_need(nv_alloc_array(n, sizeof(*lists)));
 	uint32_t *degrees = bench_need(nv_alloc_array(n, sizeof(*degrees)));
 	uint8_t *bytes = bench_need(aligned_alloc(NV_BLOCK, NV_PAGE));
+	bench_progress progress;
 	nv_store_stats stats;
 	nv_error err;
 
 	nv_store_get_stats(store, &stats);
 	s->graph.n = n;
+	bench_progress_begin(&progress, "edge pages", stats.edge_pages);
 	for (uint64_t page = 0; page < stats.edge_pages; page++)
 	{
 		bench_check(nv_file_read(nv_store_edge_file(store), bytes, NV_PAGE,
 								 page * NV_PAGE, &err),
 					&err);
 		take_page(s, page, bytes, lists, degrees);
+		bench_progress_show(&progress, page + 1);
 	}
+	bench_progress_end(&progress);
 	join_lists(&s->graph, lists, degrees);
 	free(lists);
 	free(degrees);
@@ -188,9 +193,11 @@ trace(simulation *s, bench_rows *rows, uint64_t first, uint32_t n,
 	  const nv_search_options *how, traces *t)
 {
 	float *row = bench_need(nv_alloc_array(rows->dim, sizeof(float)));
+	bench_progress progress;
 	nv_search *search;
 	nv_error err;
 
+	bench_progress_begin(&progress, t->name, n);
 	t->user = how->user;
 	t->first = bench_need(nv_alloc_array((size_t) n + 1, sizeof(uint64_t)));
 	bench_check(nv_search_create(&search, &err), &err);
@@ -205,7 +212,9 @@ trace(simulation *s, bench_rows *rows, uint64_t first, uint32_t n,
 		add_trace(t, search);
 		if (i >= n / 2)
 			t->loads += nv_search_get_stats(search)->vectors;
+		bench_progress_show(&progress, i + 1);
 	}
+	bench_progress_end(&progress);
 	nv_search_free(search);
 	free(row);
 }

@@ -4,7 +4,9 @@
     plot.py DIR
 
 DIR holds facts.jsonl, engine.jsonl (navis_bench, navis_layout), driver.jsonl
-(sql_bench) and sql.jsonl (run.sh), one JSON object a line; what a run did not do is left out.  Writes
+(sql_bench) and sql.jsonl (run.sh), and peers.jsonl if somebody has written
+down what other engines did on the same files (bench/README.md), one JSON object
+a line; what a run did not do is left out.  Writes
 report.md and PNG files beside them.  Needs matplotlib.
 """
 import json
@@ -85,6 +87,7 @@ class Report:
         self.engine = read(os.path.join(directory, "engine.jsonl"))
         self.sql = read(os.path.join(directory, "sql.jsonl"))
         self.driver = read(os.path.join(directory, "driver.jsonl"))
+        self.peers = read(os.path.join(directory, "peers.jsonl"))
         self.lines = []
 
     # --- what was measured ---
@@ -168,6 +171,12 @@ class Report:
                                  number(x["qps"], 0), latency(x),
                                  number(x["recall"], 4),
                                  number(x["peak_rss"] / 1e6)))
+        for x in self.peers:
+            rows.append((x["name"], number(x.get("rate"), 0),
+                         latency(x, "insert_"), number(x.get("qps"), 0),
+                         latency(x), number(x.get("recall"), 4),
+                         number(x["peak_rss"] / 1e6 if "peak_rss" in x
+                                else None)))
         if not rows:
             return
         self.text("## Engine alone: the reference's table", "",

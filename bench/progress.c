@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-#include "util.h"
+#include "common.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -15,22 +15,21 @@ bench_progress_begin(bench_progress *p, const char *what, uint64_t total)
 {
 	p->what = what;
 	p->total = total;
-	p->begun_ns = p->shown_ns = nv_now_ns();
+	p->begun_ns = p->shown_ns = bench_now_ns();
 }
 
 void
 bench_progress_show(bench_progress *p, uint64_t done)
 {
-	uint64_t now = nv_now_ns();
+	uint64_t now = bench_now_ns();
 	bool terminal = isatty(STDERR_FILENO) != 0;
 	double seconds = (double) (now - p->begun_ns) / 1e9, left = 0;
 
 	if (now - p->shown_ns < (terminal ? 1 : 10) * SECOND)
 		return;
 	p->shown_ns = now;
-	if (done > 0)
-		left = seconds * (double) (p->total - NV_MIN(done, p->total)) /
-			   (double) done;
+	if (done > 0 && done < p->total)
+		left = seconds * (double) (p->total - done) / (double) done;
 	fprintf(stderr, "%s%s: ", terminal ? "\r" : "", p->what);
 	if (p->total > 0)
 		fprintf(stderr, "%llu of %llu, ", (unsigned long long) done,

@@ -202,7 +202,7 @@ fits() {
 fits
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-rm -f "$out"/*.jsonl
+rm -f "$out"/{facts,engine,driver,sql}.jsonl
 
 part() { case " $parts " in *" $1 "*) true ;; *) false ;; esac; }
 title() { say "$(date +%T) $1"; echo "== $1" >>"$out/log.txt"; }
@@ -400,7 +400,7 @@ limited_engine() {
 ablation() { bench "$1" --num-batches 0 --warmup-queries 200 "${@:2}"; }
 
 ablations_part() {
-	local switch w
+	local switch w layout_rows=$((batches * batch))
 	title "ablations"
 	step "the engine's index" built index "$data" --count "$rows"
 	# Without a cache every page looked at is a read.
@@ -431,7 +431,7 @@ ablations_part() {
 	step "drifting data" drift_ablation
 	say "$(date +%T)   layouts"
 	step layouts ran "$bin/navis_layout" -i "$work/index" -q "$query" \
-		--insert-data "$data" --rows $((batches * batch)) \
+		--insert-data "$data" --rows $((layout_rows < 10000 ? layout_rows : 10000)) \
 		--cache-shares 2,5,10,25 --json "$out/engine.jsonl"
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "progress.h"
 #include "sql_bench.h"
 
 #define REAL_OID 700
@@ -124,11 +125,13 @@ sb_copy(PGconn *conn, const bench *b, const sb_rows *rows)
 	uint32_t dim = rows->dim;
 	char *row = bench_allocate(14 + sb_vector_room(dim), 1), sql[512];
 	uint32_t *words = bench_allocate(dim, 4);
+	bench_progress progress;
 
 	snprintf(sql, sizeof(sql), "COPY %s (id, v) FROM STDIN (FORMAT binary)",
 			 b->o.table);
 	sb_command(conn, sql);
 	send_copy(conn, signature, signature + sizeof(signature));
+	bench_progress_begin(&progress, "rows copied", rows->n);
 	for (uint32_t i = 0; i < rows->n; i++)
 	{
 		char *vector = row + 14, *end;
@@ -141,7 +144,9 @@ sb_copy(PGconn *conn, const bench *b, const sb_rows *rows)
 		sb_put32(sb_put32(sb_put32(sb_put16(row, 2), 4), rows->first + i),
 				 (uint32_t) (end - vector));
 		send_copy(conn, row, end);
+		bench_progress_show(&progress, i + 1);
 	}
+	bench_progress_end(&progress);
 	send_copy(conn, row, sb_put16(row, UINT16_MAX));
 	if (PQputCopyEnd(conn, NULL) != 1)
 		bench_die("COPY", PQerrorMessage(conn));
@@ -159,7 +164,9 @@ run_load(bench *b)
 	char sql[512], type[64] = "real[]";
 
 	rows.file = bench_open_matrix(b->o.base, &rows.n, &rows.dim);
-	if (b->o.rows != 0 && b->o.rows < rows.n)
+	if (b->o.rows > rows.n)
+		bench_die(b->o.base, "has fewer rows than asked for");
+	if (b->o.rows != 0)
 		rows.n = b->o.rows;
 	if (!b->navis)
 		snprintf(type, sizeof(type), "vector(%u)", rows.dim);

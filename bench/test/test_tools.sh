@@ -7,6 +7,7 @@
 set -uo pipefail
 
 bin=$(cd "$1" && pwd)
+run=$(realpath "$(dirname "$0")/../run.sh")
 dir=$(mktemp -d "${TMPDIR:-/tmp}/navis-tools-XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
@@ -113,6 +114,22 @@ misuse "one file too many" "^navis_convert: c: is no option" \
 	"$bin/navis_convert" subset a b c
 misuse "options that go together" "--insert-data and --rows" \
 	"$bin/navis_layout" -i x -q x --rows 10
+
+check "run.sh --help" bash "$run" --help
+says "run.sh names its options" "^  --rows N "
+misuse "run.sh: no such size" "^smal: one of small, medium" bash "$run" smal
+for rows in 999 1e6 -5 99999999999 ""; do
+	misuse "run.sh --rows '$rows'" "^--rows: a number from 1000" bash "$run" \
+		small --rows "$rows"
+done
+misuse "run.sh: no such part" "^--parts: sqll: some of" bash "$run" small \
+	--parts "engine sqll"
+misuse "run.sh: no such method" "^--methods: diskann: some of" bash "$run" small \
+	--methods "navis diskann"
+misuse "run.sh: a peer without its checkout" "need --pgvector" bash "$run" small \
+	--methods "navis hnsw"
+misuse "run.sh: a file that is not there" "^none: does not exist" bash "$run" \
+	small --data none --query none
 
 check "generate rows" "$bin/navis_convert" generate data.fbin --count 4000 --dim 96
 check "generate queries" "$bin/navis_convert" generate query.fbin \
