@@ -638,6 +638,27 @@ test_retrain_crash(void **state)
 	assert_true(recall_now(f, f->n, QUERIES) >= 0.95);
 }
 
+/*
+ * A scan that began with the old codes is told to begin anew; nothing else
+ * would tell it, for no row is deleted.
+ */
+static void
+test_retrain_cursor(void **state)
+{
+	fixture *f = *state;
+	uint64_t cursor;
+
+	build_and_forbid(f);
+	assert_int_equal(search(f, f->rows, 10, 40), NV_OK);
+	cursor = f->r->u.search.cursor;
+	assert_true(cursor != 0);
+	insert_paced(f, KEPT, f->n);
+	(void) await_retrained(f);
+	begin(f, NV_REQ_NEXT)->u.search.cursor = cursor;
+	f->r->u.search.k = 10;
+	assert_int_equal(call(f), NV_ENOENT);
+}
+
 /* Dropped in the middle. */
 static void
 test_retrain_drop(void **state)
@@ -780,6 +801,8 @@ main(void)
 		cmocka_unit_test_setup_teardown(test_retrain, setup_retrain, teardown),
 #ifndef __SANITIZE_THREAD__
 		cmocka_unit_test_setup_teardown(test_retrain_crash, setup_retrain,
+										teardown),
+		cmocka_unit_test_setup_teardown(test_retrain_cursor, setup_retrain,
 										teardown),
 		cmocka_unit_test_setup_teardown(test_retrain_drop, setup_retrain,
 										teardown),
