@@ -82,13 +82,6 @@ sub patch_flags
 	return;
 }
 
-sub start_with_engine
-{
-	$node->start;
-	ok(wait_worker($node, 'words_v'), 'started');
-	return;
-}
-
 sub patch_generation
 {
 	my ($file, $n) = @_;
@@ -194,7 +187,7 @@ my $journal = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_re
 $node->stop;
 patch_flags($journal, 10, 2);
 patch_flags($journal, 20, 2);
-start_with_engine();
+$node->start;
 like(problems('false'), qr/^(error\|journal\|f\|f\|row \(\d+,\d+\) of the table has no entry\|f\n?){2}$/, 'entries that were lost');
 like(problems('true'), qr/^(error\|journal\|f\|f\|row \(\d+,\d+\) of the table has no entry\|t\n?){2}$/, 'their rows are entered');
 is(problems('false'), '', 'and have entries then');
@@ -204,7 +197,7 @@ is($scan, table_rows($node, 'words', '(SELECT v FROM words WHERE id = 1)'), 'a s
 $node->append_conf('postgresql.conf', "shared_buffers = 1MB\n");
 $node->stop;
 patch_generation($journal, 30);
-start_with_engine();
+$node->start;
 is(problems('false'), '', 'what the engine has of another generation is fetched again');
 ($scan, $mode) = complete_scan($node, 'words', '(SELECT v FROM words WHERE id = 1)');
 is($scan, table_rows($node, 'words', '(SELECT v FROM words WHERE id = 1)'), 'and a scan finds all');
@@ -256,7 +249,7 @@ SQL
 $node->stop;
 patch_journal($journal, 20 * $gone_at, $gone);
 patch_journal($journal, 20 * $other_at, $other);
-start_with_engine();
+$node->start;
 is(problems('false'), '', 'as they were');
 
 # --- damage

@@ -402,7 +402,8 @@ sub start_again
 	{
 		my $log_at = -s $node->logfile;
 
-		return 1 if $node->start(fail_ok => 1);
+		# Without waiting for the engine, which may be killed while it starts.
+		return 1 if $node->PostgreSQL::Test::Cluster::start(fail_ok => 1);
 		my ($file) = slurp_file($node->logfile, $log_at) =~ /FATAL: .*could not create file "(base\/[^"]+)": File exists/;
 		return 0 if !defined $file || -s $node->data_dir . "/$file";
 		unlink $node->data_dir . "/$file";

@@ -24,7 +24,8 @@ our @EXPORT = qw(new_node load_words make_helpers query_words wait_until wait_re
 
 my $words = realpath(dirname(__FILE__) . '/../..') . '/bench/data/words.tsv.gz';
 
-# new_node(name, preload => 1, conf => '...'): initialised, not started.
+# new_node(name, preload => 1, conf => '...'): initialised, not started.  Once
+# started it has its engine, if it is to have one: what comes next need not ask.
 sub new_node
 {
 	my ($name, %opt) = @_;
@@ -41,7 +42,7 @@ CONF
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'navis'\n")
 	  unless defined $opt{preload} && !$opt{preload};
 	$node->append_conf('postgresql.conf', $opt{conf}) if defined $opt{conf};
-	return $node;
+	return bless $node, 'NavisTest::Node';
 }
 
 # load_words(node, table, count): the first words, most frequent ones first,
@@ -417,6 +418,37 @@ sub session
 	my ($node, $db) = @_;
 
 	return $node->background_psql($db // 'postgres', on_error_stop => 0);
+}
+
+package NavisTest::Node;
+
+use parent -norequire, 'PostgreSQL::Test::Cluster';
+
+# Calls what starts the server, and waits for the log to tell of the engine.
+sub _with_engine
+{
+	my ($node, $start) = @_;
+	my $offset = -s $node->logfile // 0;
+	my $result = $start->();
+	my ($rc, $out) = $node->psql('postgres', "SELECT current_setting('shared_preload_libraries') ~ 'navis' AND current_setting('max_worker_processes') <> '0'");
+
+	return $result unless $rc == 0 && $out eq 't';
+	NavisTest::wait_until(sub { return NavisTest::log_lines($node, 'navis engine (started|could not be started)', $offset) > 0 }, 20);
+	return $result;
+}
+
+sub start
+{
+	my ($node, @options) = @_;
+
+	return _with_engine($node, sub { return $node->SUPER::start(@options) });
+}
+
+sub restart
+{
+	my ($node, @options) = @_;
+
+	return _with_engine($node, sub { return $node->SUPER::restart(@options) });
 }
 
 1;
