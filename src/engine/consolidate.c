@@ -528,6 +528,8 @@ free_all(run *r, nv_error *err)
 		nv_status published =
 			nv_index_checkpoint(r->index, status == NV_OK ? err : &other);
 
+		if (published == NV_OK)
+			nv_places_trim(r->index);
 		if (status == NV_OK)
 			status = published;
 	}

@@ -193,6 +193,27 @@ nv_edges_make_room(nv_store *store, uint64_t pages, nv_error *err)
 	return nv_edges_reserve(store, NV_MIN(all, NV_MAX_EDGE_PAGES), err);
 }
 
+void
+nv_edges_count_on(nv_store *store, uint64_t pages)
+{
+	nv_edges *edges = &store->edges;
+	uint64_t all;
+
+	pthread_mutex_lock(&edges->allocator);
+	/* The last root names none beyond those ever used. */
+	all = edges->pages + (pages - NV_MIN(pages, edges->free_count));
+	all = nv_round_up(all, GROW_PAGES);
+	edges->capacity = NV_MIN(edges->capacity, all);
+	pthread_mutex_unlock(&edges->allocator);
+}
+
+nv_status
+nv_edges_cut(nv_store *store, nv_error *err)
+{
+	return nv_file_shorten(store->edges.file,
+						   capacity_now(&store->edges) * NV_PAGE, err);
+}
+
 bool
 nv_edges_full(nv_store *store)
 {

@@ -383,9 +383,13 @@ nv_checkpoint_changed(nv_engine *engine, bool now)
 	{
 		nv_error err;
 
-		if (checkpoint_due(list[i], now) &&
-			nv_index_checkpoint(list[i], &err) != NV_OK)
-			checkpoint_failed(list[i], &err);
+		if (checkpoint_due(list[i], now))
+		{
+			if (nv_index_checkpoint(list[i], &err) == NV_OK)
+				nv_places_trim(list[i]);
+			else
+				checkpoint_failed(list[i], &err);
+		}
 		nv_index_put(list[i]);
 	}
 	free(list);

@@ -639,6 +639,11 @@ extern bool nv_places_used(nv_engine *engine, nv_index *index,
 extern void nv_places_serve(nv_engine *engine);
 /* Lets go of parked requests whose owners gave up; cheap. */
 extern void nv_places_look(nv_engine *engine);
+/*
+ * After a checkpoint: where no row waits, space on disk that only a longer
+ * queue would need goes back to the file system.
+ */
+extern void nv_places_trim(nv_index *index);
 /* Takes all places of an index back. */
 extern void nv_places_of_index(nv_engine *engine, nv_index *index);
 /* At the end of the engine, after all threads that may park requests. */

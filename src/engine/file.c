@@ -142,6 +142,12 @@ real_fallocate(nv_file *file, uint64_t size)
 	return fallocate(file->fd, 0, 0, (off_t) size) < 0 ? -errno : 0;
 }
 
+static int
+real_truncate(nv_file *file, uint64_t size)
+{
+	return ftruncate(file->fd, (off_t) size) < 0 ? -errno : 0;
+}
+
 static void
 real_close(nv_file *file)
 {
@@ -154,6 +160,7 @@ static const nv_file_ops real_ops = {
 	.sync = real_sync,
 	.size = real_size,
 	.fallocate = real_fallocate,
+	.truncate = real_truncate,
 	.close = real_close,
 };
 
@@ -487,6 +494,25 @@ nv_file_reserve(nv_file *file, uint64_t size, nv_error *err)
 					   (unsigned long long) size, shown_path(file->path));
 	}
 	return NV_OK;
+}
+
+nv_status
+nv_file_shorten(nv_file *file, uint64_t size, nv_error *err)
+{
+	uint64_t have;
+	nv_status status;
+	int rc;
+
+	if (file->readonly)
+		return nv_fail(err, NV_EINVAL, 0, "\"%s\" is open for reading only",
+					   shown_path(file->path));
+	status = nv_file_size(file, &have, err);
+	if (status != NV_OK || have <= size)
+		return status;
+	do
+		rc = file->ops->truncate(file, size);
+	while (rc == -EINTR);
+	return rc < 0 ? file_failed("shorten", file->path, -rc, err) : NV_OK;
 }
 
 nv_status

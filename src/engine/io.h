@@ -60,6 +60,8 @@ extern nv_status nv_file_size(nv_file *file, uint64_t *size, nv_error *err);
 
 /* Reserves space up to size (posix_fallocate semantics: ENOSPC shows here). */
 extern nv_status nv_file_reserve(nv_file *file, uint64_t size, nv_error *err);
+/* Gives the space behind size back; a shorter file stays as it is. */
+extern nv_status nv_file_shorten(nv_file *file, uint64_t size, nv_error *err);
 
 /* Syncs a directory, so that names created or removed in it are durable. */
 extern nv_status nv_dir_sync(const char *path, nv_error *err);

@@ -33,6 +33,7 @@ typedef struct nv_file_ops
 	int (*sync)(nv_file *file);
 	int (*size)(nv_file *file, uint64_t *size);
 	int (*fallocate)(nv_file *file, uint64_t size);
+	int (*truncate)(nv_file *file, uint64_t size);
 	void (*close)(nv_file *file); /* frees arg, not the nv_file */
 } nv_file_ops;
 

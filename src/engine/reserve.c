@@ -18,7 +18,8 @@
  *
  * Nobody waits where nobody links: see queue_limit.
  *
- * Locking order: places.lock -> index->lock; store locks are leaves.
+ * Locking order: growing locks of a store -> places.lock -> index->lock; other
+ * store locks are leaves.
  *
  * Source: design.md, invariant 9; section 4, "Concurrency" 5; section 6,
  * "Insert".
@@ -596,6 +597,27 @@ nv_places_look(nv_engine *engine)
 	list = collect(engine, true);
 	pthread_mutex_unlock(&engine->places.lock);
 	answer_parked(engine, list);
+}
+
+/* --- At rest --- */
+
+void
+nv_places_trim(nv_index *index)
+{
+	nv_places *places = &index->engine->places;
+	nv_body *body = nv_index_body(index);
+
+	if (body == NULL)
+		return;
+	nv_store_trim_begin(body->store);
+	/* With the lock held nobody is promised what is about to go. */
+	pthread_mutex_lock(&places->lock);
+	if (index->pending != NULL && nv_pending_waiting(index->pending) == 0)
+		nv_store_trim(body->store,
+					  rows_for_files(index, queued(index)) + AHEAD_ROWS);
+	pthread_mutex_unlock(&places->lock);
+	nv_store_trim_end(body->store);
+	nv_body_put(body);
 }
 
 /* --- The row comes --- */

@@ -13,20 +13,32 @@
  * A checkpoint makes room for what it is about to save before its cut: without
  * space it ends there, and nothing has happened.
  *
+ * At rest what a longer queue needed goes back to the file system.
+ *
  * Source: design.md, invariant 9.
  */
 #include "store_internal.h"
 
-/* Pages for lists that are rewritten, whatever the number of rows. */
-#define REWRITE_PAGES 128
+/*
+ * Pages for lists that are rewritten, whatever the number of rows: a part of
+ * the file, within bounds.
+ */
+#define REWRITE_SHARE 16
+#define MOST_REWRITE_PAGES 128
 
 /* Pages for so many full lists. */
 static uint64_t
-pages_for(const nv_store *store, uint64_t rows)
+pages_for(nv_store *store, uint64_t rows)
 {
 	uint32_t per_page = NV_PAGE_UNITS / nv_slot_units(store->params.max_degree);
+	uint64_t rewrite;
 
-	return REWRITE_PAGES + rows / NV_MAX(per_page, 1u) + 1;
+	pthread_mutex_lock(&store->edges.allocator);
+	rewrite = store->edges.pages / REWRITE_SHARE;
+	pthread_mutex_unlock(&store->edges.allocator);
+	rewrite = NV_MAX(rewrite, (uint64_t) NV_SPARE_PAGES);
+	rewrite = NV_MIN(rewrite, (uint64_t) MOST_REWRITE_PAGES);
+	return rewrite + rows / NV_MAX(per_page, 1u) + 1;
 }
 
 /* --- The state file --- */
@@ -178,4 +190,40 @@ nv_store_make_room(nv_store *store, uint64_t rows, nv_error *err)
 	if (status == NV_OK)
 		status = nv_state_make_room(store, rows, err);
 	return status;
+}
+
+/* --- Back to the file system --- */
+
+/*
+ * Lists that were dead for a while, or a long queue, have made files longer
+ * than they need to be at rest.  Only what no page and no record was ever
+ * written to goes: so no root names it, whichever is found after a crash, and
+ * nobody reads it.
+ */
+void
+nv_store_trim_begin(nv_store *store)
+{
+	pthread_mutex_lock(&store->edges.growing);
+	pthread_mutex_lock(&store->vectors.growing);
+}
+
+void
+nv_store_trim(nv_store *store, uint64_t rows)
+{
+	nv_edges_count_on(store, pages_for(store, rows));
+	nv_vectors_count_on(store, rows);
+}
+
+void
+nv_store_trim_end(nv_store *store)
+{
+	nv_error err;
+
+	/* A file that stays longer harms nothing. */
+	if (nv_store_check(store, &err) == NV_OK &&
+		(nv_edges_cut(store, &err) != NV_OK ||
+		 nv_vectors_cut(store, &err) != NV_OK))
+		nv_log(NV_LOG_DEBUG, "%s", err.detail);
+	pthread_mutex_unlock(&store->vectors.growing);
+	pthread_mutex_unlock(&store->edges.growing);
 }

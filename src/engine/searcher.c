@@ -398,6 +398,8 @@ checkpoint_job(nv_engine *engine, nv_job *job)
 
 	status = index != NULL ? nv_index_checkpoint(index, &err)
 						   : nv_fail(&err, NV_ENOENT, 0, "index is not open");
+	if (status == NV_OK)
+		nv_places_trim(index);
 	nv_index_put(index);
 	nv_answer(engine, job->request, status, &err);
 }

@@ -282,6 +282,15 @@ extern nv_status nv_store_set_blob(nv_store *store, nv_blob which,
 extern bool nv_store_have_room(nv_store *store, uint64_t rows);
 extern nv_status nv_store_make_room(nv_store *store, uint64_t rows,
 									nv_error *err);
+/*
+ * What so many rows do not need is no longer counted on (have_room), and goes
+ * back to the file system at the end.  Between begin and end nobody makes room;
+ * trim itself only looks at memory: promises may be kept from being made
+ * meanwhile.
+ */
+extern void nv_store_trim_begin(nv_store *store);
+extern void nv_store_trim(nv_store *store, uint64_t rows);
+extern void nv_store_trim_end(nv_store *store);
 
 /* One a linking thread: owns its open page and a few vector records. */
 extern nv_status nv_writer_create(nv_store *store, nv_writer **writer,

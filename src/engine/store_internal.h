@@ -212,6 +212,9 @@ typedef enum nv_page_kind
  */
 #define NV_NEAR_UNITS 12
 
+/* Pages beyond those in use that there must be space for: one a writer. */
+#define NV_SPARE_PAGES 64
+
 /* Space on disk and in memory for at least `pages` pages. */
 extern nv_status nv_edges_reserve(nv_store *store, uint64_t pages,
 								  nv_error *err);
@@ -219,6 +222,12 @@ extern nv_status nv_edges_reserve(nv_store *store, uint64_t pages,
 extern bool nv_edges_have_room(nv_store *store, uint64_t pages);
 extern nv_status nv_edges_make_room(nv_store *store, uint64_t pages,
 									nv_error *err);
+/*
+ * With `growing` held: what more than so many pages would need is no longer
+ * counted on; then the file is cut to what is.
+ */
+extern void nv_edges_count_on(nv_store *store, uint64_t pages);
+extern nv_status nv_edges_cut(nv_store *store, nv_error *err);
 /* There is no free page and will be none before slots are released. */
 extern bool nv_edges_full(nv_store *store);
 /* A free page, or one with much room; none: reserve first. */
@@ -341,6 +350,10 @@ extern void nv_vectors_written(nv_store *store, uint32_t vertex);
 extern bool nv_vectors_have_room(nv_store *store, uint64_t rows);
 extern nv_status nv_vectors_make_room(nv_store *store, uint64_t rows,
 									  nv_error *err);
+
+/* The same as for edges, with vectors.growing held. */
+extern void nv_vectors_count_on(nv_store *store, uint64_t rows);
+extern nv_status nv_vectors_cut(nv_store *store, nv_error *err);
 
 /* A writer's unit of vector records; all zero: none. */
 typedef struct nv_unit

@@ -211,6 +211,37 @@ nv_vectors_make_room(nv_store *store, uint64_t rows, nv_error *err)
 	return status == NV_OK ? reserve_space(store, bytes, err) : status;
 }
 
+void
+nv_vectors_count_on(nv_store *store, uint64_t rows)
+{
+	nv_vectors *vectors = &store->vectors;
+	uint64_t bytes;
+
+	pthread_mutex_lock(&vectors->lock);
+	/* Not counted: nobody was promised anything, `space` is not known. */
+	if (vectors->counted)
+	{
+		bytes = length_with(store, shape_of(store), rows);
+		bytes = nv_round_up(bytes, NV_BLOCK);
+		vectors->space = NV_MIN(vectors->space, bytes);
+	}
+	pthread_mutex_unlock(&vectors->lock);
+}
+
+nv_status
+nv_vectors_cut(nv_store *store, nv_error *err)
+{
+	nv_vectors *vectors = &store->vectors;
+	uint64_t space;
+	bool counted;
+
+	pthread_mutex_lock(&vectors->lock);
+	counted = vectors->counted;
+	space = vectors->space;
+	pthread_mutex_unlock(&vectors->lock);
+	return counted ? nv_file_shorten(vectors->file, space, err) : NV_OK;
+}
+
 /* The ids of the unit exist, without list, hash and code. */
 static nv_status
 extend_vertices(nv_store *store, uint32_t n, nv_error *err)

@@ -17,8 +17,6 @@ static pthread_mutex_t stripes[STRIPES] = {
 	[0 ... STRIPES - 1] = PTHREAD_MUTEX_INITIALIZER,
 };
 
-/* Pages beyond those in use that there must be space for: one a writer. */
-#define SPARE_PAGES 64
 /* How often a writer looks whether slots can be released. */
 #define RELINKS_A_RECLAIM 32
 /* The nearest neighbours of a list that tell where it is to be. */
@@ -143,9 +141,9 @@ prepare(nv_writer *w, nv_error *err)
 	free_pages = store->edges.free_count;
 	pages = store->edges.pages;
 	pthread_mutex_unlock(&store->edges.allocator);
-	if (free_pages < SPARE_PAGES)
+	if (free_pages < NV_SPARE_PAGES)
 		status = nv_edges_reserve(
-			store, NV_MIN(pages + SPARE_PAGES, NV_MAX_EDGE_PAGES), err);
+			store, NV_MIN(pages + NV_SPARE_PAGES, NV_MAX_EDGE_PAGES), err);
 	return status;
 }
 

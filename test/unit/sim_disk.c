@@ -327,8 +327,14 @@ sim_sync(nv_file *file)
 		fails(disk, disk->faults.sync_error))
 		return -EIO;
 	for (size_t i = 0; i < node->n_changes; i++)
-		if (!node->changes[i].lost && node->changes[i].len > 0)
-			apply(&node->durable, &node->changes[i], 0, node->changes[i].len);
+	{
+		const change *c = &node->changes[i];
+
+		if (!c->lost && c->len > 0)
+			apply(&node->durable, c, 0, c->len);
+		else if (c->size < node->durable.size)
+			resize(&node->durable, c->size);
+	}
 	resize(&node->durable, node->now.size);
 	forget_changes(node);
 	return 0;
@@ -363,6 +369,19 @@ sim_fallocate(nv_file *file, uint64_t size)
 	return disk->off ? -EIO : 0;
 }
 
+static int
+sim_truncate(nv_file *file, uint64_t size)
+{
+	handle *h = file->arg;
+	sim_disk *disk = h->disk;
+
+	if (!begin_change(disk))
+		return -EIO;
+	resize(&h->inode->now, size);
+	note_change(disk, h->inode, NULL, 0, 0, false);
+	return disk->off ? -EIO : 0;
+}
+
 static void
 sim_close(nv_file *file)
 {
@@ -375,6 +394,7 @@ static const nv_file_ops file_ops = {
 	.sync = sim_sync,
 	.size = sim_size,
 	.fallocate = sim_fallocate,
+	.truncate = sim_truncate,
 	.close = sim_close,
 };
 

@@ -965,6 +965,17 @@ fake_fallocate(nv_file *file, uint64_t size)
 	return 0;
 }
 
+static int
+fake_truncate(nv_file *file, uint64_t size)
+{
+	fake *f = file->arg;
+
+	if (fake_fails(f))
+		return f->error;
+	f->size = size;
+	return 0;
+}
+
 static void
 fake_close(nv_file *file)
 {
@@ -972,7 +983,8 @@ fake_close(nv_file *file)
 }
 
 static const nv_file_ops fake_ops = {fake_pread, fake_pwrite,    fake_sync,
-									 fake_size,  fake_fallocate, fake_close};
+									 fake_size,  fake_fallocate, fake_truncate,
+									 fake_close};
 
 static nv_status
 fake_open(void *arg, const char *path, int flags, nv_file **file, nv_error *err)
@@ -1134,6 +1146,28 @@ test_reserve_by_zeros(void **state)
 	assert_int_equal(f.size, 10);
 	assert_memory_equal(f.data, "abc\0\0\0\0\0\0\0\xff", 11);
 	assert_int_equal(nv_file_reserve(file, 20, &err), NV_ENOSPC);
+	nv_file_close(file);
+}
+
+static void
+test_shorten(void **state)
+{
+	fake f = {.most = 16};
+	nv_file *file = open_fake(&f, "short");
+	nv_error err;
+
+	assert_int_equal(nv_file_write(file, "abcdefgh", 8, 0, NULL), NV_OK);
+	assert_int_equal(nv_file_shorten(file, 9, NULL), NV_OK);
+	assert_int_equal(f.size, 8);
+	f.error = -EINTR;
+	f.error_count = 2;
+	assert_int_equal(nv_file_shorten(file, 4, NULL), NV_OK);
+	assert_int_equal(f.size, 4);
+	f.error = -EIO;
+	f.error_count = 1;
+	assert_int_equal(nv_file_shorten(file, 0, &err), NV_EIO);
+	assert_non_null(strstr(err.detail, "could not shorten \"short\""));
+	assert_int_equal(f.size, 4);
 	nv_file_close(file);
 }
 
@@ -1872,6 +1906,7 @@ main(void)
 		cmocka_unit_test(test_direct_resumes_aligned),
 		cmocka_unit_test(test_errors_named),
 		cmocka_unit_test(test_reserve_by_zeros),
+		cmocka_unit_test(test_shorten),
 		cmocka_unit_test(test_fsync_off),
 		cmocka_unit_test(test_true_io_error),
 		cmocka_unit_test(test_device_full),

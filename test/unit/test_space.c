@@ -2,7 +2,8 @@
  * test_space.c
  *		Units of partly filled pages that get new lists: what a crash leaves at
  *		every write of a page, torn or whole; how far the file grows; pages that
- *		an opened store knows little of.
+ *		an opened store knows little of; space that goes back when it is not
+ *		needed.
  */
 #include "store_dirs.h"
 
@@ -189,6 +190,79 @@ test_growth(void **state)
 	compare_crashed(version);
 }
 
+/* --- Space that rows were expected to need --- */
+
+#define MANY_ROWS 20000
+#define FEW_ROWS 10
+/* Pages reserved with those that are used: spare ones, one for the rows, ... */
+#define RESERVED_PAGES (NV_SPARE_PAGES + FEW_ROWS + 1)
+/* ... and all of them in steps. */
+#define PAGE_STEP 64
+
+static void
+trim(nv_store *store, uint64_t rows)
+{
+	nv_store_trim_begin(store);
+	nv_store_trim(store, rows);
+	nv_store_trim_end(store);
+}
+
+/* The files are no longer than what is in them and a few rows need. */
+static void
+check_short(nv_store *store)
+{
+	uint64_t units = store->vectors.next_unit + FEW_ROWS + 1 + NV_MAX_WRITERS;
+	uint64_t unit = nv_unit_records(store) * store->params.vector_bytes;
+	nv_store_stats stats;
+
+	nv_store_get_stats(store, &stats);
+	assert_true(stats.edge_bytes <=
+				(stats.edge_pages + RESERVED_PAGES + PAGE_STEP) * NV_PAGE);
+	assert_true(stats.vector_bytes <=
+				nv_round_up(units * nv_round_up(unit, NV_BLOCK), NV_BLOCK));
+	assert_true(stats.vector_bytes >=
+				nv_vector_file_size(store->params.vector_bytes,
+									store->vectors.records));
+}
+
+static void
+test_trim(void **state)
+{
+	static int version[VERTICES];
+	nv_store *store = build_store(dir, 4, 8, NULL);
+	nv_store_stats stats;
+	uint64_t seed = nv_random_seed(5);
+
+	memset(version, 0, sizeof(version));
+	publish(store);
+	for (int round = 0; round < 4; round++)
+	{
+		ok(nv_store_make_room(store, MANY_ROWS, &why));
+		nv_store_get_stats(store, &stats);
+		assert_true(nv_store_have_room(store, MANY_ROWS));
+		assert_true(stats.edge_bytes > 2 * stats.edge_pages * NV_PAGE);
+		/* What was counted on goes, and nothing else. */
+		trim(store, FEW_ROWS);
+		assert_true(nv_store_have_room(store, FEW_ROWS));
+		assert_false(nv_store_have_room(store, MANY_ROWS));
+		check_short(store);
+		compare_crashed(version);
+		/* It is had again when it is needed. */
+		(void) churn(store, version, &seed, 3000);
+		trim(store, FEW_ROWS);
+		check_short(store);
+		compare(store, version);
+		compare_crashed(version);
+		nv_store_close(store);
+		ok(nv_store_open(dir, &test_key, NULL, &store, &why));
+		/* One that was just opened knows of no promises. */
+		trim(store, FEW_ROWS);
+		compare(store, version);
+		compare_crashed(version);
+	}
+	nv_store_close(store);
+}
+
 /* --- Roots that name a slot, and that do not --- */
 
 static void
@@ -237,6 +311,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		space_test(test_torn_writes),
 		space_test(test_growth),
+		space_test(test_trim),
 		space_test(test_young_slots),
 	};
 
