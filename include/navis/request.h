@@ -140,6 +140,11 @@ typedef struct nv_req_insert
 	uint32_t from_heap; /* 1: catch-up, not a new row */
 	uint32_t place;     /* which of the request's places it comes with */
 	uint32_t unchanged; /* 1: probably the vector of another row's */
+	/*
+	 * 1: the owner waits for no answer.  The row must not be missed all the
+	 * same: an index that cannot take it is compared with its journal again.
+	 */
+	uint32_t posted;
 } nv_req_insert;
 
 /*

@@ -9,7 +9,10 @@
  * When aminsert returns, every later search of this server finds the row
  * (design, invariant 6): either the engine has taken the vector, or it knows
  * that it has not got everything and scans answer exactly, or it does not have
- * the index open and the next opening compares it with the journal.
+ * the index open and the next opening compares it with the journal.  Which of
+ * these is waited for only by the session's first row, and after one that was
+ * not accepted: otherwise the row is posted, and whoever searches later waits
+ * for it (client.c).
  *
  * Nothing but an interrupt can come between append and publication, and an
  * error here aborts the row: what stays is the entry of an aborted insert,
@@ -103,12 +106,16 @@ reserve(Relation index, NavisNewRow *row)
 							"navis.directory, or drop the index.")));
 }
 
-/* Fills and submits one INSERT request; the status is the engine's. */
+/*
+ * Fills and submits one INSERT request; the status is the engine's, or NV_OK
+ * without waiting for it where it has accepted the session's last row.
+ */
 static nv_status
-publish_once(nv_request *request, const NavisNewRow *row,
+publish_once(nv_request *request, NavisNewRow *row,
 			 const NavisAppended *appended)
 {
 	nv_req_insert *insert = &request->u.insert;
+	nv_status status;
 
 	insert->element = appended->element;
 	insert->generation = appended->generation;
@@ -119,7 +126,15 @@ publish_once(nv_request *request, const NavisNewRow *row,
 	insert->place = row->place.word;
 	insert->unchanged = row->unchanged;
 	memcpy(request->data, row->vector, row->dim * sizeof(float));
-	return navis_request_call(request, NULL, NULL);
+	if (navis_place_accepted(&row->place, request))
+	{
+		navis_request_post(request);
+		row->place.taken = NV_PLACE_NONE; /* goes with the row */
+		return NV_OK;
+	}
+	status = navis_request_call(request, NULL, NULL);
+	navis_place_answered(&row->place, request, status);
+	return status;
 }
 
 /*
@@ -147,7 +162,7 @@ open_for_insert(Relation heap, Relation index)
  * is idempotent by element and generation).
  */
 static void
-publish(Relation heap, Relation index, const NavisNewRow *row,
+publish(Relation heap, Relation index, NavisNewRow *row,
 		const NavisAppended *appended)
 {
 	bool opened = false;

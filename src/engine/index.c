@@ -365,6 +365,19 @@ insert_or_give_up(nv_index *index, const nv_req_insert *in, const float *vector,
 	return status;
 }
 
+/*
+ * A row is missing of which its inserter was not told: until the index has been
+ * compared with its journal again nobody searches it.
+ */
+static void
+doubt(nv_index *index)
+{
+	pthread_mutex_lock(&index->lock);
+	if (index->state == NV_INDEX_READY)
+		index->state = NV_INDEX_OPENING;
+	pthread_mutex_unlock(&index->lock);
+}
+
 void
 nv_request_insert(nv_engine *engine, nv_request *request)
 {
@@ -386,6 +399,8 @@ nv_request_insert(nv_engine *engine, nv_request *request)
 								   (const float *) request->data, &err);
 		if (status == NV_OK)
 			nv_insert_wake(engine);
+		else if (request->u.insert.posted)
+			doubt(index);
 		nv_places_used(engine, index, request, status == NV_OK);
 	}
 	nv_index_put(index);

@@ -5,6 +5,11 @@
  * Every process owns the slot of its PGPROC.  A request left behind by an
  * error or by the death of the process is withdrawn; the next request in the
  * slot, of whoever owns it then, waits until the engine has let go of it.
+ *
+ * An INSERT may be posted instead: nobody waits for its answer and nobody takes
+ * it back.  The next request in the slot waits for it, and before a request
+ * that must know of every row (a search above all) its owner waits for those
+ * that were posted from all slots.
  */
 #include "postgres.h"
 
@@ -26,6 +31,7 @@
 #define WAIT_MS 1000    /* the incarnation is looked at that often at least */
 #define PROGRESS_MS 100 /* between calls of a progress function */
 #define SPIN_US 10      /* before the backend sleeps */
+#define NAP_US 50       /* between looks at what another one has posted */
 
 /* This process's slot and owner number; NULL before the first request. */
 static NavisSlot *my_slot = NULL;
@@ -108,6 +114,16 @@ withdraw(nv_request *request)
 		atomic_store(&request->state, NV_IDLE);
 }
 
+/* A posted INSERT that the engine has not answered. */
+static bool
+post_under_way(const nv_request *request)
+{
+	uint32 state = atomic_load(&request->state);
+
+	return (state == NV_SUBMITTED || state == NV_RUNNING) &&
+		   navis_is_posted(request);
+}
+
 /* Whatever the engine has noted of places in insert queues is void. */
 static void
 clear_places(nv_request *request)
@@ -122,7 +138,9 @@ leave_slot(int code, Datum arg)
 	if (my_slot == NULL)
 		return;
 	clear_places(&my_slot->request);
-	withdraw(&my_slot->request);
+	/* The row of one that was posted may be committed. */
+	if (!post_under_way(&my_slot->request))
+		withdraw(&my_slot->request);
 }
 
 /* First request of this process.  An owner number is never given twice. */
@@ -198,6 +216,157 @@ wait_until_free(nv_request *request, int timeout_ms)
 	return ok;
 }
 
+/* --- waiting --- */
+
+static bool
+is_done(const nv_request *request)
+{
+	return atomic_load(&request->state) == NV_DONE;
+}
+
+static bool
+no_post_under_way(const nv_request *request)
+{
+	return !post_under_way(request);
+}
+
+/* A fast answer is cheaper to wait for than to be woken for. */
+static bool
+spin_until(bool (*over)(const nv_request *), const nv_request *request)
+{
+	uint64 end;
+
+	if (!may_spin)
+		return over(request);
+	end = navis_now_us() + SPIN_US;
+	do
+	{
+		for (int i = 0; i < 32; i++)
+		{
+			if (over(request))
+				return true;
+			navis_relax();
+		}
+	} while (navis_now_us() < end);
+	return false;
+}
+
+/* --- posted INSERTs --- */
+
+/*
+ * What is known of an index whose rows this process inserts: which word of its
+ * slot is for places in its queue, and what became of the last row.
+ */
+typedef struct PlaceWord
+{
+	nv_key key;
+	uint64 incarnation; /* 0: nothing yet */
+	uint64 used;        /* a clock of uses */
+	bool accepted;      /* the engine took the last row: the next is posted */
+} PlaceWord;
+
+static PlaceWord place_words[NV_REQUEST_PLACES];
+
+/*
+ * The engine this request was given to is gone or leaving.  Checked after the
+ * submission, so either the worker's sweep has seen the request or we see
+ * that the incarnation changed.
+ */
+static bool
+engine_gone(nv_request *request)
+{
+	return navis_engine_incarnation() != request->engine;
+}
+
+/*
+ * Waits until the INSERT posted from this slot, by whichever process, is
+ * answered, or its engine is gone: the next one reads the row's journal entry.
+ * False: it takes too long.
+ */
+static bool
+await_own_post(nv_request *request, int timeout_ms)
+{
+	bool interruptible = timeout_ms < 0;
+	uint64 end = navis_now_us() + (uint64) Max(timeout_ms, 0) * 1000;
+	bool ok = true;
+
+	if (spin_until(no_post_under_way, request))
+		return true;
+	/* Before another look at the state: see end_request. */
+	atomic_store(&my_slot->awaited, 1);
+	while (ok && post_under_way(request) && !engine_gone(request))
+	{
+		uint64 now = navis_now_us();
+		long ms = WAIT_MS;
+
+		if (!interruptible)
+			ms = now < end ? (long) ((end - now) / 1000 + 1) : 0;
+		ok = ms > 0 && wait_for_latch(Min(ms, WAIT_MS), interruptible);
+	}
+	if (!interruptible)
+		SetLatch(MyLatch); /* others may have waited for what we consumed */
+	return ok;
+}
+
+/* What became of the row that this process posted last. */
+static void
+note_post(const nv_request *request)
+{
+	if (atomic_load(&request->state) == NV_DONE && navis_is_posted(request) &&
+		request->owner == my_owner && request->status != NV_OK)
+		place_words[request->u.insert.place].accepted = false;
+}
+
+/* Until the INSERT posted from a slot at this moment is answered. */
+static void
+await_post(uint32 number)
+{
+	const NavisSlot *slot = &navis_control->slots[number];
+	uint64 post = atomic_load(&slot->posts);
+	uint64 mask = UINT64_C(1) << (number % 64);
+	uint64 spin_end = navis_now_us() + SPIN_US;
+
+	while ((atomic_load(&navis_control->posted[number / 64]) & mask) != 0 &&
+		   atomic_load(&slot->posts) == post &&
+		   post_under_way(&slot->request) &&
+		   slot->request.engine == navis_engine_incarnation())
+	{
+		if (may_spin && navis_now_us() < spin_end)
+			navis_relax();
+		else
+		{
+			CHECK_FOR_INTERRUPTS();
+			pg_usleep(NAP_US);
+		}
+	}
+}
+
+/*
+ * Rows of transactions that we see were posted before we saw them: what is
+ * asked from here on is asked of an engine that has them.
+ */
+static void
+await_posts(void)
+{
+	for (uint32 w = 0; w < navis_control->nwords; w++)
+	{
+		uint64 bits = atomic_load(&navis_control->posted[w]);
+
+		for (; bits != 0; bits &= bits - 1)
+			await_post(w * 64 + (uint32) __builtin_ctzll(bits));
+	}
+}
+
+/* Requests that may be overtaken by rows, or overtake them. */
+static bool
+needs_all_rows(nv_request_kind kind)
+{
+	return kind != NV_REQ_INSERT && kind != NV_REQ_RESERVE &&
+		   kind != NV_REQ_NEXT;
+}
+
+/* --- a request --- */
+
 static nv_request *
 begin(nv_request_kind kind, const nv_key *key, int timeout_ms)
 {
@@ -209,6 +378,11 @@ begin(nv_request_kind kind, const nv_key *key, int timeout_ms)
 	if (my_slot == NULL)
 		enter_slot();
 	request = &my_slot->request;
+	if (!await_own_post(request, timeout_ms))
+		return NULL;
+	note_post(request);
+	if (timeout_ms < 0 && needs_all_rows(kind))
+		await_posts();
 	withdraw(request);
 	if (atomic_load(&request->state) != NV_IDLE &&
 		!wait_until_free(request, timeout_ms))
@@ -269,44 +443,6 @@ submit(nv_request *request)
 	navis_wake_engine(navis_control);
 }
 
-static bool
-is_done(nv_request *request)
-{
-	return atomic_load(&request->state) == NV_DONE;
-}
-
-/* A fast answer is cheaper to wait for than to be woken for. */
-static bool
-spin_until_done(nv_request *request)
-{
-	uint64 end;
-
-	if (!may_spin)
-		return is_done(request);
-	end = navis_now_us() + SPIN_US;
-	do
-	{
-		for (int i = 0; i < 32; i++)
-		{
-			if (is_done(request))
-				return true;
-			navis_relax();
-		}
-	} while (navis_now_us() < end);
-	return false;
-}
-
-/*
- * The engine this request was given to is gone or leaving.  Checked after the
- * submission, so either the worker's sweep has seen the request or we see
- * that the incarnation changed.
- */
-static bool
-engine_gone(nv_request *request)
-{
-	return navis_engine_incarnation() != request->engine;
-}
-
 static nv_status
 answer(nv_request *request)
 {
@@ -351,7 +487,7 @@ navis_request_call(nv_request *request,
 		elog(ERROR, "navis engine called while interrupts are held off");
 
 	submit(request);
-	if (spin_until_done(request))
+	if (spin_until(is_done, request))
 		return answer(request);
 	PG_TRY();
 	{
@@ -366,6 +502,19 @@ navis_request_call(nv_request *request,
 	return answer(request);
 }
 
+void
+navis_request_post(nv_request *request)
+{
+	Assert(request->kind == NV_REQ_INSERT);
+	request->u.insert.posted = 1;
+	atomic_fetch_add(&my_slot->posts, 1);
+	atomic_store(&my_slot->awaited, 0);
+	/* Who sees our transaction sees the bit, or an answered request. */
+	atomic_fetch_or(&navis_control->posted[my_number / 64],
+					UINT64_C(1) << (my_number % 64));
+	submit(request);
+}
+
 nv_status
 navis_request_call_noerror(nv_request *request, int timeout_ms)
 {
@@ -374,7 +523,7 @@ navis_request_call_noerror(nv_request *request, int timeout_ms)
 	uint64 now;
 
 	submit(request);
-	if (spin_until_done(request))
+	if (spin_until(is_done, request))
 		return answer(request);
 	while (!is_done(request) && !engine_gone(request) && alive &&
 		   (now = navis_now_us()) < end)
@@ -387,16 +536,6 @@ navis_request_call_noerror(nv_request *request, int timeout_ms)
 }
 
 /* --- places in insert queues --- */
-
-/* What the words of my slot are for. */
-typedef struct PlaceWord
-{
-	nv_key key;
-	uint64 incarnation; /* 0: nothing yet */
-	uint64 used;        /* a clock of uses */
-} PlaceWord;
-
-static PlaceWord place_words[NV_REQUEST_PLACES];
 
 /* The word of this index and engine, else the one used longest ago. */
 static uint32
@@ -471,15 +610,43 @@ navis_place_reserve(const nv_key *key, NavisPlace *place, nv_request **request)
 	place->word = word_for(key, incarnation, &known);
 	about = &place_words[place->word];
 	about->used = ++clock;
+	/* The next place is offered with the answer of the last row. */
+	if (my_slot != NULL)
+	{
+		(void) await_own_post(&my_slot->request, -1);
+		note_post(&my_slot->request);
+	}
 	if (known && my_slot != NULL && take_offered(place))
 		return NV_OK;
 	place->taken = NV_PLACE_NONE;
 	*request = navis_request_begin(NV_REQ_RESERVE, key);
 	if (*request == NULL)
 		return NV_OK;
+	if (!known || about->incarnation != (*request)->engine)
+		about->accepted = false;
 	about->key = *key;
 	about->incarnation = (*request)->engine;
 	return ask_for_place(*request, place);
+}
+
+bool
+navis_place_accepted(const NavisPlace *place, const nv_request *request)
+{
+	const PlaceWord *about = &place_words[place->word];
+
+	return about->accepted && about->incarnation == request->engine &&
+		   memcmp(&about->key, &request->key, sizeof(nv_key)) == 0;
+}
+
+void
+navis_place_answered(const NavisPlace *place, const nv_request *request,
+					 nv_status status)
+{
+	PlaceWord *about = &place_words[place->word];
+
+	if (about->incarnation == request->engine &&
+		memcmp(&about->key, &request->key, sizeof(nv_key)) == 0)
+		about->accepted = status == NV_OK;
 }
 
 void

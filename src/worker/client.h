@@ -69,6 +69,14 @@ navis_request_call(nv_request *request,
 				   void (*progress)(nv_request *request, void *arg), void *arg);
 
 /*
+ * Submits an INSERT and does not wait: every later request, of any process,
+ * that must know of the row waits for it (navis_request_begin).  Throws
+ * nothing.  For rows of which the engine has accepted one before, see
+ * navis_place_accepted.
+ */
+extern void navis_request_post(nv_request *request);
+
+/*
  * As navis_request_begin, but throws nothing and serves no interrupts; for
  * abort paths.  NULL also when the engine does not let go of an abandoned
  * request within timeout_ms.
@@ -100,6 +108,16 @@ typedef struct NavisPlace
  */
 extern nv_status navis_place_reserve(const nv_key *key, NavisPlace *place,
 									 nv_request **request);
+
+/*
+ * Whether the engine has accepted this process's last row of the index that an
+ * INSERT with this place is for: then the next may be posted.  answered: what
+ * became of one that was not.
+ */
+extern bool navis_place_accepted(const NavisPlace *place,
+								 const nv_request *request);
+extern void navis_place_answered(const NavisPlace *place,
+								 const nv_request *request, nv_status status);
 
 /* Gives it back; harmless when the row has come.  Throws nothing. */
 extern void navis_place_drop(const NavisPlace *place);

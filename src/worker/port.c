@@ -76,18 +76,36 @@ wake_owner(NavisSlot *slot)
 		SetLatch(latch);
 }
 
+/*
+ * The row of a posted INSERT is searched from here on, or its index is not.
+ * Before the request is DONE: then its owner may post another.
+ */
+static void
+end_post(NavisSlot *slot)
+{
+	uint32 number = (uint32) (slot - navis_control->slots);
+
+	atomic_fetch_and(&navis_control->posted[number / 64],
+					 ~(UINT64_C(1) << (number % 64)));
+}
+
 /* RUNNING -> DONE, or ABANDONED -> IDLE; the owner waits for either. */
 static void
 end_request(NavisSlot *slot)
 {
 	uint32 state = NV_RUNNING;
+	bool posted = navis_is_posted(&slot->request);
 
+	if (posted)
+		end_post(slot);
 	if (!atomic_compare_exchange_strong(&slot->request.state, &state, NV_DONE))
 	{
 		state = NV_ABANDONED;
 		atomic_compare_exchange_strong(&slot->request.state, &state, NV_IDLE);
 	}
-	wake_owner(slot);
+	/* Who has posted waits only when it needs the slot again. */
+	if (!posted || atomic_load(&slot->awaited) != 0)
+		wake_owner(slot);
 }
 
 static void

@@ -20,6 +20,7 @@
 #include "worker.h"
 
 #define BITS_PER_WORD 64
+#define BITMAPS 3
 
 NavisControl *navis_control = NULL;
 
@@ -50,7 +51,7 @@ shared_size(void)
 {
 	Size size = CACHELINEALIGN(sizeof(NavisControl));
 
-	size = add_size(size, mul_size(2, bitmap_size()));
+	size = add_size(size, mul_size(BITMAPS, bitmap_size()));
 	return add_size(size, mul_size(slot_count(), sizeof(NavisSlot)));
 }
 
@@ -61,6 +62,8 @@ initialise_slot(NavisSlot *slot)
 	memset(&slot->request, 0, offsetof(nv_request, data));
 	atomic_init(&slot->request.state, NV_IDLE);
 	atomic_init(&slot->latch, NULL);
+	atomic_init(&slot->posts, 0);
+	atomic_init(&slot->awaited, 0);
 	memset(slot->releases, 0, sizeof(slot->releases));
 }
 
@@ -77,8 +80,10 @@ initialise_control(NavisControl *control)
 	next += bitmap_size();
 	control->released = (_Atomic uint64 *) next;
 	next += bitmap_size();
+	control->posted = (_Atomic uint64 *) next;
+	next += bitmap_size();
 	control->slots = (NavisSlot *) next;
-	memset((void *) control->submitted, 0, 2 * bitmap_size());
+	memset((void *) control->submitted, 0, BITMAPS * bitmap_size());
 	for (uint32 i = 0; i < control->nslots; i++)
 		initialise_slot(&control->slots[i]);
 	control->lock = &GetNamedLWLockTranche("navis")->lock;

@@ -2,7 +2,7 @@
  * slots.h
  *		Shared memory of backends, helpers and the engine.
  *
- * One control block, two bitmaps and one request slot for every PGPROC, in
+ * One control block, three bitmaps and one request slot for every PGPROC, in
  * the main shared memory segment: it stays mapped at the same address in every
  * process until the process is gone, so engine threads may use it to the end.
  * See README.md in this folder for states and wake-ups.
@@ -56,6 +56,8 @@ typedef struct NavisSlot
 	nv_request request;
 	/* Latch of the slot's PGPROC; NULL until the slot is used first. */
 	_Atomic(Latch *) latch;
+	_Atomic uint64 posts;   /* INSERTs posted from this slot so far */
+	_Atomic uint32 awaited; /* its owner waits for the one posted last */
 	NavisRelease releases[NAVIS_SLOT_RELEASES];
 } NavisSlot;
 
@@ -101,11 +103,19 @@ typedef struct NavisControl
 	uint32 nwords;
 	_Atomic uint64 *submitted; /* bit per slot: a request may wait */
 	_Atomic uint64 *released;  /* bit per slot: cursors may be given back */
+	_Atomic uint64 *posted;    /* bit per slot: a posted INSERT is under way */
 	NavisSlot *slots;
 } NavisControl;
 
 /* NULL when the library was not preloaded. */
 extern NavisControl *navis_control;
+
+/* An INSERT that nobody takes back; of a request that is not IDLE. */
+static inline bool
+navis_is_posted(const nv_request *request)
+{
+	return request->kind == NV_REQ_INSERT && request->u.insert.posted != 0;
+}
 
 /* Installs the shared memory hooks; only while preloading. */
 extern void navis_slots_init(void);

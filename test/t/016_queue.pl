@@ -145,6 +145,58 @@ ok(wait_ready($node, 'words_v'), 'and the index usable');
 my ($scan) = complete_scan($node, 'words', '(SELECT v FROM words WHERE id = 77)');
 is($scan, table_rows($node, 'words', '(SELECT v FROM words WHERE id = 77)'), 'a complete scan has every row');
 is(nearest_word($node, 25005), "25005\ngraph|t", 'the graph or the pending rows have the late ones');
+
+# Rows are posted: inserting waits for no answer, also with the engine standing
+# still; who searches afterwards waits for the rows, also for one whose session
+# has ended and for what comes next in its place.
+sub insert_near
+{
+	my ($session, $id) = @_;
+
+	$session->query_safe(<<SQL);
+INSERT INTO words SELECT $id, '*posted', (SELECT array_agg(x * 1.001 ORDER BY o) FROM unnest(v) WITH ORDINALITY u(x, o))
+FROM more WHERE id = $id - 26000;
+SQL
+	return;
+}
+ok(linked(), 'all rows are linked');
+$node->safe_psql('postgres', 'DROP TABLE others');
+my @posters = map { session($node) } 1 .. 3;
+insert_near($posters[ $_ ], 30501 + $_) for 0 .. 2;
+ok(linked(), 'three sessions have told the engine of a row');
+my @searchers = map { session($node) } 1 .. 6;
+$_->query_safe("SET enable_seqscan = off; SELECT id FROM words ORDER BY v <-> (SELECT v FROM more WHERE id = 4001) LIMIT 1")
+  for @searchers;
+$pid = worker_pid($node);
+kill 'STOP', $pid;
+insert_near($posters[ $_ ], 30511 + $_) for 0 .. 2;
+pass('rows are inserted while the engine stands still');
+(shift @posters)->quit;
+for my $i (0 .. $#searchers)
+{
+	my $id = 30511 + $i % 3;
+
+	$searchers[$i]{stdin} .= <<SQL;
+SELECT 'nearest ' || id FROM words ORDER BY v <-> (SELECT v FROM words WHERE id = $id) LIMIT 1;
+SELECT 'by ' || mode FROM navis_last_scan();
+SQL
+	$searchers[$i]{run}->pump_nb;
+}
+usleep(300_000);
+$_->{run}->pump_nb for @searchers;
+unlike(join('', map { $_->{stdout} } @searchers), qr/nearest/, 'searches wait for the rows');
+kill 'CONT', $pid;
+for my $i (0 .. $#searchers)
+{
+	my $s = $searchers[$i];
+
+	ok(wait_until(sub { $s->{run}->pump_nb; return $s->{stdout} =~ /by/ }, 30, 5), "search $i is answered");
+	like($s->{stdout}, qr/nearest @{[ 30511 + $i % 3 ]}\s+by graph/, 'with the row, by the graph');
+}
+insert_near($posters[ $_ ], 30521 + $_) for 0 .. 1;
+is($node->safe_psql('postgres', "SELECT count(*) FROM words WHERE word = '*posted'"), 8, 'the sessions go on');
+ok(linked(), 'all rows are linked again');
+$_->quit for @posters, @searchers;
 $_->{run}->finish for ($loader, $writer, $dropper);
 $node->stop;
 done_testing();
