@@ -368,6 +368,29 @@ test_at_once(void **state)
 	nv_store_close(store);
 }
 
+/*
+ * With new rows codes may all be written anew, beside those of the last root:
+ * what is promised has places for both.
+ */
+static void
+test_room(void **state)
+{
+	const uint64_t rows = 1000000;
+	nv_store *store = first_store();
+	/* Writers hold units of which not all records are used. */
+	uint64_t vertices =
+		VERTICES + rows + NV_MAX_WRITERS * nv_unit_records(store);
+	uint64_t segments = nv_array_segments(&store->map, vertices) +
+						nv_array_segments(&store->element_map, rows) +
+						nv_array_segments(nv_store_codes(store), vertices);
+
+	assert_false(nv_state_have_room(store, rows));
+	ok(nv_state_make_room(store, rows, &why));
+	assert_true(nv_state_have_room(store, rows));
+	assert_true(atomic_load(&store->state.space) / NV_SEGMENT >= 2 * segments);
+	nv_store_close(store);
+}
+
 int
 main(void)
 {
@@ -375,6 +398,7 @@ main(void)
 		cmocka_unit_test_setup_teardown(test_crash, make_two, remove_two),
 		cmocka_unit_test_setup_teardown(test_abort, make_two, remove_two),
 		cmocka_unit_test_setup_teardown(test_at_once, make_two, remove_two),
+		cmocka_unit_test_setup_teardown(test_room, make_two, remove_two),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
