@@ -202,6 +202,21 @@ nv_body_drop_element(nv_body *body, uint32_t element, nv_error *err)
 	return NV_OK;
 }
 
+nv_status
+nv_body_decode(nv_body *body, uint32_t vertex, float *place, nv_error *err)
+{
+	int epoch = nv_store_enter(body->store);
+	const nv_coding *coding = nv_store_coding(body->store);
+
+	if (epoch < 0)
+		return nv_fail(err, NV_ELIMIT, 0,
+					   "all %d reader slots of the index are taken",
+					   NV_EPOCH_SLOTS);
+	nv_pq_decode(nv_coding_pq(coding), nv_coding_code(coding, vertex), place);
+	nv_store_leave(body->store, epoch);
+	return NV_OK;
+}
+
 uint64_t
 nv_body_live_vertices(nv_body *body)
 {

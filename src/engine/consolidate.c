@@ -15,7 +15,8 @@
  *	   it is one of them;
  *	3. collects their neighbours, rewrites every list that names one of them
  *	   (sweep.c), and links what has lost its last edge;
- *	4. replaces the entrance graph by one without its dropped members;
+ *	4. promotes vertices of regions that have too few members of the entrance
+ *	   graph (cover.c), and replaces it by one without its dropped members;
  *	5. raises body->freed and waits until all readers that began before have
  *	   ended.  Whoever begins later meets no dying vertex: no list names one.
  *	   Cursors that were idle meanwhile are refused by the number they began
@@ -276,22 +277,6 @@ forget_dying(run *r)
 
 /* --- 2: the medoid --- */
 
-/* Where a vertex's code says it is, in graph space. */
-static nv_status
-decode_vertex(nv_body *body, uint32_t vertex, float *place, nv_error *err)
-{
-	int epoch = nv_store_enter(body->store);
-	const nv_coding *coding = nv_store_coding(body->store);
-
-	if (epoch < 0)
-		return nv_fail(err, NV_ELIMIT, 0,
-					   "all %d reader slots of the index are taken",
-					   NV_EPOCH_SLOTS);
-	nv_pq_decode(nv_coding_pq(coding), nv_coding_code(coding, vertex), place);
-	nv_store_leave(body->store, epoch);
-	return NV_OK;
-}
-
 /* A live vertex near the old medoid, as entrance graph and codes see it. */
 static nv_status
 nearest_live(run *r, uint32_t old, uint32_t *found, nv_error *err)
@@ -306,7 +291,7 @@ nearest_live(run *r, uint32_t old, uint32_t *found, nv_error *err)
 
 	*found = NV_NO_VERTEX;
 	if (place != NULL && scratch != NULL &&
-		decode_vertex(body, old, place, err) == NV_OK)
+		nv_body_decode(body, old, place, err) == NV_OK)
 	{
 		n = nv_entrance_search(entrance, place, NV_ENTRANCE_LIST,
 							   NV_ENTRANCE_LIST, scratch, room, near);
@@ -419,7 +404,7 @@ ensure_member(run *r, nv_error *err)
 	place = nv_alloc(body->view.gspace.gdim * sizeof(*place));
 	if (place == NULL)
 		return nv_fail(err, NV_ENOMEM, 0, "no memory for an entrance graph");
-	status = decode_vertex(body, medoid, place, err);
+	status = nv_body_decode(body, medoid, place, err);
 	if (status == NV_OK)
 		status = nv_entrance_promote(entrance, medoid, place, NULL, 0,
 									 body->params.alpha, err);
@@ -461,12 +446,13 @@ replace_entrance(run *r, nv_error *err)
 			nv_entrance_drop(entrance, r->dead[i]);
 			member = true;
 		}
-	if (!member)
-		return NV_OK;
 	status = ensure_member(r, err);
-	if (status == NV_OK)
-		status = nv_entrance_compact(entrance, body->params.alpha,
-									 stop_compaction, r, &made, err);
+	if (status == NV_OK && !r->engine->config.entrance_static)
+		status = nv_cover_regions(body, stop_compaction, r, err);
+	if (status != NV_OK || !member)
+		return status;
+	status = nv_entrance_compact(entrance, body->params.alpha, stop_compaction,
+								 r, &made, err);
 	if (status != NV_OK)
 		return status;
 	swap_entrance(r, made);

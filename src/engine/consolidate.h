@@ -6,6 +6,7 @@
  *					thread
  * sweep.c			the walk over the edge file
  * rewire.c			what becomes of a list that names dying vertices
+ * cover.c			members of the entrance graph for what is left
  */
 #ifndef NAVIS_CONSOLIDATE_H
 #define NAVIS_CONSOLIDATE_H
@@ -96,5 +97,15 @@ extern nv_status nv_sweep_rewrite(nv_sweep *sweep, nv_error *err);
 /* Live vertices that nothing leads to get back edges again. */
 extern nv_status nv_sweep_repair(nv_sweep *sweep, uint32_t medoid,
 								 nv_error *err);
+
+/* --- The entrance graph --- */
+
+/*
+ * Promotes live vertices that are far from every member, of which there is
+ * one; for the thread that may replace the entrance graph.  NV_ENOMEM,
+ * NV_ECANCELLED.
+ */
+extern nv_status nv_cover_regions(nv_body *body, nv_cancel_fn cancel,
+								  void *cancel_arg, nv_error *err);
 
 #endif

@@ -456,6 +456,9 @@ extern void nv_body_count_vertex(nv_body *body);
 extern bool nv_body_live(const nv_body *body, uint32_t vertex);
 /* Vertices with rows; the counters are read one after the other. */
 extern uint64_t nv_body_live_vertices(nv_body *body);
+/* Where a vertex's code says it is, in graph space. */
+extern nv_status nv_body_decode(nv_body *body, uint32_t vertex, float *place,
+								nv_error *err);
 /* True if the vertex is dead and about to be freed; see consolidate.c. */
 extern bool nv_body_dying(nv_body *body, uint32_t vertex);
 /*

@@ -4,6 +4,7 @@
  *		used again; beside everything else; crashes; requests.
  */
 #include "engine_threads.h"
+#include "entrance.h"
 
 /* Sanitizer builds run on fewer rows. */
 #ifdef __SANITIZE_THREAD__
@@ -466,6 +467,112 @@ test_region(void **state)
 	free(out);
 }
 
+/* Rows in clusters, most of which are deleted whole; makes the rows anew. */
+#define CLUSTERS 20u
+
+static uint32_t
+cluster_of(uint32_t e)
+{
+	uint64_t random = nv_random_seed(e + 5);
+
+	return (uint32_t) nv_random_below(&random, CLUSTERS);
+}
+
+static bool
+cluster_goes(uint32_t number)
+{
+	return number % 10 < 7;
+}
+
+static void
+make_clusters(fixture *f)
+{
+	for (uint32_t e = 0; e < f->n; e++)
+	{
+		uint64_t random = nv_random_seed(e + 100000);
+		uint64_t cluster = nv_random_seed(cluster_of(e) + 1000);
+
+		for (uint32_t d = 0; d < DIM; d++)
+			f->rows[(size_t) e * DIM + d] =
+				(float) (nv_random(&cluster) >> 40) / (float) (1 << 22) +
+				0.2f * (float) (nv_random(&random) >> 40) / (float) (1 << 24);
+	}
+}
+
+typedef struct members
+{
+	nv_store *store;
+	uint32_t n, of[CLUSTERS];
+} members;
+
+static void
+count_member(void *arg, uint32_t vertex)
+{
+	members *m = arg;
+	uint32_t g;
+
+	m->n++;
+	for (uint32_t e = 0; e < nv_store_elements(m->store); e++)
+		if (nv_store_element(m->store, e, &g) == vertex)
+			m->of[cluster_of(e)]++;
+}
+
+/* Members of the saved entrance graph, by cluster. */
+static members
+count_members(const fixture *f)
+{
+	members m = {0};
+	nv_entrance *entrance;
+	const uint8_t *blob;
+	char dir[300], path[320];
+	size_t len;
+
+	index_dir(f, dir);
+	snprintf(path, sizeof(path), "%s/g1", dir);
+	assert_int_equal(nv_store_open(path, &f->key, NULL, &m.store, NULL), NV_OK);
+	blob = nv_store_get_blob(m.store, NV_BLOB_ENTRANCE, &len);
+	assert_int_equal(nv_entrance_load(blob, len, nv_store_vertices(m.store),
+									  DIM, &entrance, NULL),
+					 NV_OK);
+	nv_entrance_each(entrance, count_member, &m);
+	nv_entrance_free(entrance);
+	nv_store_close(m.store);
+	return m;
+}
+
+/*
+ * Where most clusters go, those that stay have members of the entrance graph,
+ * of which there are as many as the ratio says, and not many more.
+ */
+static void
+test_clusters(void **state)
+{
+	fixture *f = *state;
+	uint32_t live = f->n, found = 0;
+	members m;
+
+	make_clusters(f);
+	build_first(f, f->n);
+	for (uint32_t e = 0; e < f->n; e++)
+		if (cluster_goes(cluster_of(e)))
+		{
+			delete_some(f, e, 1, 1);
+			live--;
+		}
+	assert_int_equal(consolidate(f, 0), NV_OK);
+	assert_int_equal(info(f)->vertices, live);
+	for (uint32_t e = 0; e < f->n; e++)
+		if (!cluster_goes(cluster_of(e)))
+			found += finds_itself(f, e, 1, 40);
+	assert_true(found >= 0.999 * live);
+	checkpoint(f);
+	stop_engine(f, false);
+	m = count_members(f);
+	for (uint32_t c = 0; c < CLUSTERS; c++)
+		assert_int_equal(m.of[c] == 0, cluster_goes(c));
+	assert_true(m.n >= live / 100 && m.n <= live / 80 + 2);
+}
+
 /* --- Requests ---------------------------------------------------------------
  */
 
@@ -617,6 +724,7 @@ main(void)
 		consolidate_test(test_comes_back, setup_few),
 		consolidate_test(test_few_left, setup_few),
 		consolidate_test(test_region, setup_few),
+		consolidate_test(test_clusters, setup_few),
 		consolidate_test(test_threshold, setup_few),
 #endif
 		consolidate_test(test_give_up, setup_few),
