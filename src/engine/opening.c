@@ -79,13 +79,30 @@ remove_others(nv_index *index, uint32_t used, const uint32_t *generations,
 }
 
 /*
- * Looks for a usable graph, newest generation first.  Generations that are no
- * use are left where they are until a rebuild replaces them; one log line.
+ * Graphs of builds that a crash ended: nothing was published in them, and a
+ * table that has become small may never get another one.
+ */
+static void
+remove_unended(nv_index *index, const uint32_t *generations, uint32_t n)
+{
+	bool building;
+
+	pthread_mutex_lock(&index->lock);
+	building = index->build != NULL;
+	pthread_mutex_unlock(&index->lock);
+	if (!building)
+		remove_others(index, 0, generations, n);
+}
+
+/*
+ * Looks for a usable graph, newest generation first.  Published ones that are
+ * no use are left where they are until a rebuild replaces them; one log line.
  */
 static nv_status
 load_sidecar(nv_index *index, nv_error *why)
 {
-	uint32_t generations[MAX_GENERATIONS];
+	uint32_t generations[MAX_GENERATIONS], unended[MAX_GENERATIONS];
+	uint32_t n_unended = 0;
 	uint32_t n = nv_sidecar_generations(index->engine, &index->key, generations,
 										MAX_GENERATIONS);
 	nv_body *body = NULL;
@@ -103,6 +120,8 @@ load_sidecar(nv_index *index, nv_error *why)
 		}
 		nv_log(NV_LOG_INFO, "sidecar of %s, graph %u: %s (%s)", index->title,
 			   generations[i], err.detail, nv_status_name(err.status));
+		if (err.status == NV_ENOENT)
+			unended[n_unended++] = generations[i];
 	}
 	pthread_mutex_lock(&index->lock);
 	index->body = body;
@@ -120,6 +139,8 @@ load_sidecar(nv_index *index, nv_error *why)
 								 NULL);
 	if (body != NULL)
 		remove_others(index, body->generation, generations, n);
+	else
+		remove_unended(index, unended, n_unended);
 	return NV_OK;
 }
 

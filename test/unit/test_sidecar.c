@@ -79,6 +79,45 @@ test_one_graph_stays(void **state)
 	assert_true(recall(f, 60, NULL) >= 0.95);
 }
 
+/* Builds that did not end go, though no graph takes their place. */
+static void
+test_unended_go(void **state)
+{
+	fixture *f = *state;
+	static const char noise[] = "no root at all";
+	char dir[300], path[ROOM], file[ROOM];
+	uint32_t st;
+	int fd;
+
+	build_all(f);
+	stop_engine(f, true);
+	index_dir(f, dir);
+	below(path, dir, "g1");
+	below(file, path, "state");
+	fd = open(file, O_WRONLY);
+	for (off_t root = 0; root <= 65536; root += 65536)
+		assert_int_equal(pwrite(fd, noise, sizeof(noise), root), sizeof(noise));
+	close(fd);
+	for (int g = 2; g <= 3; g++)
+	{
+		make_below(path, dir, g == 2 ? "g2" : "g3");
+		make_file(path, "edges");
+		below(file, path, "state");
+		fd = open(file, O_CREAT | O_WRONLY, 0600);
+		assert_int_equal(ftruncate(fd, g == 2 ? 0 : 1 << 20), 0);
+		close(fd);
+	}
+
+	start_engine(f);
+	assert_int_equal(open_index(f, f->n, 0, 0, false, &st), f->n);
+	assert_int_equal(st, NV_INDEX_NO_GRAPH);
+	assert_false(exists(dir, "g2"));
+	assert_false(exists(dir, "g3"));
+	/* Published once: it stays until there is another one. */
+	assert_true(exists(dir, "g1"));
+	assert_true(exists(dir, "navis.sidecar"));
+}
+
 /* Between mkdir and the marker, or between the marker's removal and rmdir. */
 static void
 test_tidied_at_start(void **state)
@@ -216,6 +255,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(test_one_graph_stays),
+		TEST(test_unended_go),
 		TEST(test_tidied_at_start),
 		TEST(test_removal_cut_short),
 	};
