@@ -16,7 +16,8 @@
  * behind a hand that goes round, and takes the one that is worth least.
  *
  * Frames that no edge page takes hold spare pages: pages of vectors, least
- * recently used first to go, and before any edge page.
+ * recently used first to go, and before any edge page.  Of a page whose vectors
+ * are being added one by one only the sectors that were written may be there.
  *
  * As long as the frozen region is not full its share serves the window, so
  * that a young cache uses all its memory; from then on the window has its
@@ -36,6 +37,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "store.h"
 #include "util.h"
 
 #define NONE UINT32_MAX
@@ -77,6 +79,7 @@ typedef struct frame
 	uint32_t prev, next; /* in the list of its region */
 	uint32_t region;
 	uint32_t hits[2]; /* in the window, by search and by insertion */
+	uint32_t valid;   /* sectors of a spare page that are there, a bit each */
 } frame;
 
 /* The worth of a page that is not there any more: its low bits. */
@@ -465,10 +468,10 @@ nv_cache_get(nv_cache *cache, uint32_t file, uint64_t page, nv_cache_user user,
 	return i != NONE;
 }
 
-/* Enters a page that is not there.  Called with the latch held. */
-static void
-enter(const nv_cache *cache, const place *p, uint32_t file, uint64_t page,
-	  const uint8_t *bytes, region to)
+/* A frame for a page that is not there; its bytes are not set. */
+static uint32_t
+add_frame(const nv_cache *cache, const place *p, uint32_t file, uint64_t page,
+		  region to)
 {
 	partition *part = p->part;
 	uint32_t i;
@@ -488,8 +491,18 @@ enter(const nv_cache *cache, const place *p, uint32_t file, uint64_t page,
 	list_push(part, i, to);
 	if (to != SPARE)
 		atomic_fetch_add(&part->edge_pages, 1);
-	memcpy(bytes_of(part, i), bytes, NV_PAGE);
 	part->stats.fills++;
+	return i;
+}
+
+/* Enters an edge page that is not there.  Called with the latch held. */
+static void
+enter(const nv_cache *cache, const place *p, uint32_t file, uint64_t page,
+	  const uint8_t *bytes)
+{
+	uint32_t i = add_frame(cache, p, file, page, WINDOW);
+
+	memcpy(bytes_of(p->part, i), bytes, NV_PAGE);
 }
 
 void
@@ -505,7 +518,7 @@ nv_cache_fill(nv_cache *cache, uint32_t file, uint64_t page, uint64_t ticket,
 	if (p.part->writes[p.stripe] != ticket)
 		p.part->stats.dropped_fills++;
 	else if (find_frame(&p, file, page) == NONE)
-		enter(cache, &p, file, page, bytes, WINDOW);
+		enter(cache, &p, file, page, bytes);
 	/* Else somebody who missed it, too, was faster, with the same bytes. */
 	pthread_mutex_unlock(&p.part->latch);
 }
@@ -525,10 +538,23 @@ nv_cache_written(nv_cache *cache, uint32_t file, uint64_t page,
 	i = find_frame(&p, file, page);
 	if (i != NONE)
 		memcpy(bytes_of(p.part, i), bytes, NV_PAGE);
+	else if (cache->policy == NV_CACHE_WORTH && has_free_frame(cache, p.part))
+		enter(cache, &p, file, page, bytes);
 	pthread_mutex_unlock(&p.part->latch);
 }
 
 /* --- Spare pages --- */
+
+#define ALL_SECTORS ((1u << NV_PAGE / NV_SECTOR) - 1)
+
+/* The sectors that len bytes from `at` on lie in. */
+static inline uint32_t
+sectors(uint32_t at, uint32_t len)
+{
+	uint32_t first = at / NV_SECTOR, end = (at + len - 1) / NV_SECTOR + 1;
+
+	return (1u << end) - (1u << first);
+}
 
 bool
 nv_cache_has_spare(const nv_cache *cache, uint32_t file, uint64_t page)
@@ -547,12 +573,14 @@ nv_cache_get_spare(nv_cache *cache, uint32_t file, uint64_t page, uint32_t at,
 				   uint32_t len, uint8_t *out, uint64_t *ticket)
 {
 	place p = find_place(cache, file, page);
-	uint32_t i;
+	uint32_t i, wanted = sectors(at, len);
 
 	nv_assert(cache->n_frames > 0 && at + len <= NV_PAGE);
 	pthread_mutex_lock(&p.part->latch);
 	p.part->stats.spare_lookups++;
 	i = find_frame(&p, file, page);
+	if (i != NONE && (p.part->frames[i].valid & wanted) != wanted)
+		i = NONE;
 	if (i != NONE)
 	{
 		p.part->stats.spare_hits++;
@@ -566,6 +594,22 @@ nv_cache_get_spare(nv_cache *cache, uint32_t file, uint64_t page, uint32_t at,
 	return i != NONE;
 }
 
+/* Bytes that the file has from `at` on.  The latch is held. */
+static void
+put_spare(const nv_cache *cache, const place *p, uint32_t file, uint64_t page,
+		  const uint8_t *bytes, uint32_t at, uint32_t len)
+{
+	partition *part = p->part;
+	uint32_t i = find_frame(p, file, page);
+
+	if (i == NONE && has_free_frame(cache, part))
+		i = add_frame(cache, p, file, page, SPARE);
+	if (i == NONE)
+		return;
+	memcpy(bytes_of(part, i) + at, bytes, len);
+	part->frames[i].valid |= sectors(at, len);
+}
+
 void
 nv_cache_fill_spare(nv_cache *cache, uint32_t file, uint64_t page,
 					uint64_t ticket, const uint8_t *bytes)
@@ -576,25 +620,27 @@ nv_cache_fill_spare(nv_cache *cache, uint32_t file, uint64_t page,
 	pthread_mutex_lock(&part->latch);
 	if (part->writes[p.stripe] != ticket)
 		part->stats.dropped_fills++;
-	else if (find_frame(&p, file, page) == NONE && has_free_frame(cache, part))
-		enter(cache, &p, file, page, bytes, SPARE);
+	else
+		put_spare(cache, &p, file, page, bytes, 0, NV_PAGE);
 	pthread_mutex_unlock(&part->latch);
 }
 
 void
-nv_cache_drop_spare(nv_cache *cache, uint32_t file, uint64_t page)
+nv_cache_written_spare(nv_cache *cache, uint32_t file, uint64_t page,
+					   uint32_t at, uint32_t len, const uint8_t *bytes)
 {
+	bool room = nv_cache_has_spare(cache, file, page);
 	place p;
-	uint32_t i;
 
 	if (cache->n_frames == 0)
 		return;
+	nv_assert(at % NV_SECTOR == 0 && len % NV_SECTOR == 0 && at < NV_PAGE &&
+			  len > 0 && len <= NV_PAGE - at);
 	p = find_place(cache, file, page);
 	pthread_mutex_lock(&p.part->latch);
 	p.part->writes[p.stripe]++;
-	i = find_frame(&p, file, page);
-	if (i != NONE)
-		release_frame(cache, p.part, i);
+	if (room || find_frame(&p, file, page) != NONE)
+		put_spare(cache, &p, file, page, bytes, at, len);
 	pthread_mutex_unlock(&p.part->latch);
 }
 

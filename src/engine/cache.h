@@ -94,7 +94,8 @@ extern void nv_cache_fill(nv_cache *cache, uint32_t file, uint64_t page,
 
 /*
  * Write-through: replaces the copy if there is one, and makes tickets of this
- * page stale.  Inserts nothing.
+ * page stale.  With NV_CACHE_WORTH a page enters where no other edge page has
+ * to go for it.
  */
 extern void nv_cache_written(nv_cache *cache, uint32_t file, uint64_t page,
 							 const uint8_t *bytes);
@@ -102,8 +103,8 @@ extern void nv_cache_written(nv_cache *cache, uint32_t file, uint64_t page,
 /*
  * Spare pages: of other files than edge files, in frames that no edge page
  * wants.  has_spare: there may be such frames.  get: copies `len` bytes from
- * `at` on.  drop: forgets the page and makes its tickets stale, for it has
- * changed on disk.
+ * `at` on.  written: whole sectors from `at` on are on disk now; the copy gets
+ * them, too, and the page's tickets are stale.
  */
 extern bool nv_cache_has_spare(const nv_cache *cache, uint32_t file,
 							   uint64_t page);
@@ -112,7 +113,9 @@ extern bool nv_cache_get_spare(nv_cache *cache, uint32_t file, uint64_t page,
 							   uint64_t *ticket);
 extern void nv_cache_fill_spare(nv_cache *cache, uint32_t file, uint64_t page,
 								uint64_t ticket, const uint8_t *bytes);
-extern void nv_cache_drop_spare(nv_cache *cache, uint32_t file, uint64_t page);
+extern void nv_cache_written_spare(nv_cache *cache, uint32_t file,
+								   uint64_t page, uint32_t at, uint32_t len,
+								   const uint8_t *bytes);
 
 /* Forgets all pages of a file. */
 extern void nv_cache_forget(nv_cache *cache, uint32_t file);

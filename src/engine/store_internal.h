@@ -343,8 +343,8 @@ nv_vector_file_size(uint32_t vector_bytes, uint64_t records)
 }
 
 extern void nv_vectors_end_bulk(nv_store *store);
-/* Before the vertex can be found by its vector. */
-extern void nv_vectors_written(nv_store *store, uint32_t vertex);
+/* Of the writer's next id, before it can be found by its vector. */
+extern void nv_vectors_written(const nv_writer *w);
 
 /* Space on disk for the vectors of so many more vertices; see vertex.c. */
 extern bool nv_vectors_have_room(nv_store *store, uint64_t rows);
@@ -360,6 +360,7 @@ typedef struct nv_unit
 {
 	uint8_t *buffer; /* the unit's bytes as they are on disk */
 	uint64_t number;
+	uint64_t offset;    /* in the file */
 	uint32_t next, end; /* ids not yet used; may lie beyond the last vertex */
 } nv_unit;
 

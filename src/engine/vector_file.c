@@ -247,14 +247,29 @@ nv_store_vector_read_max(const nv_store *store)
 	return NV_MAX(longest, NV_MIN(pages, NV_VECTOR_PAGES) * NV_PAGE);
 }
 
-/* The vector of this vertex was written: copies of its pages are too old. */
+/*
+ * The vector of the next id of the writer's unit was written: the unit's
+ * sectors that it lies in go to the cache, for whoever is linked next beside
+ * it compares it.
+ */
 void
-nv_vectors_written(nv_store *store, uint32_t vertex)
+nv_vectors_written(const nv_writer *w)
 {
+	nv_store *store = w->store;
 	uint32_t bytes = store->params.vector_bytes;
-	uint64_t start = nv_record_offset(bytes, vertex);
+	uint64_t start = nv_record_offset(bytes, w->unit.next);
+	uint64_t at = start / NV_SECTOR * NV_SECTOR;
+	uint64_t end = nv_round_up(start + bytes, NV_SECTOR);
+	const uint8_t *sector = w->unit.buffer + (at - w->unit.offset);
 
-	for (uint64_t p = start / NV_PAGE;
-		 store->cache != NULL && p * NV_PAGE < start + bytes; p++)
-		nv_cache_drop_spare(store->cache, store->cache_vectors, p);
+	while (store->cache != NULL && at < end)
+	{
+		uint64_t page = at / NV_PAGE;
+		uint32_t len = (uint32_t) (NV_MIN(end, (page + 1) * NV_PAGE) - at);
+
+		nv_cache_written_spare(store->cache, store->cache_vectors, page,
+							   (uint32_t) (at % NV_PAGE), len, sector);
+		at += len;
+		sector += len;
+	}
 }

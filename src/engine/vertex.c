@@ -304,6 +304,7 @@ enter_unit(nv_writer *w, unit_shape shape, uint64_t number, bool fresh,
 	if (status != NV_OK)
 		return status;
 	unit->number = number;
+	unit->offset = offset;
 	unit->next = (uint32_t) (number * shape.records);
 	unit->end = unit->next + shape.records;
 	return NV_OK;
@@ -445,7 +446,7 @@ nv_store_enter_coded(nv_writer *w, uint64_t hash, const nv_vertex_codes *codes,
 	nv_status status = NV_OK;
 
 	nv_assert(w->unit.next < w->unit.end);
-	nv_vectors_written(store, v);
+	nv_vectors_written(w);
 	pthread_rwlock_rdlock(&store->gate);
 	if (codes->coding != atomic_load(&store->coding) ||
 		codes->next != atomic_load(&store->next_coding))

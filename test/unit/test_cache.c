@@ -614,17 +614,19 @@ static void
 test_stale_fill(void **state)
 {
 	nv_cache_params p = params_for(20);
-	nv_cache *cache = create(&p);
+	nv_cache *cache;
 	uint8_t out[NV_PAGE];
 	uint64_t ticket, other;
 
+	p.policy = NV_CACHE_REFERENCE;
+	cache = create(&p);
 	/* Written between the miss and the fill: the fill is old. */
 	assert_false(nv_cache_get(cache, 1, 5, NV_CACHE_SEARCH, out, &ticket));
 	nv_cache_written(cache, 1, 5, bytes_of(1, 5, 1));
 	nv_cache_fill(cache, 1, 5, ticket, bytes_of(1, 5, 0));
 	assert_int_equal(stats_of(cache).dropped_fills, 1);
 	assert_false(nv_cache_get(cache, 1, 5, NV_CACHE_SEARCH, out, &ticket));
-	/* A write inserts nothing; the new ticket is good. */
+	/* With this policy a write inserts nothing; the new ticket is good. */
 	nv_cache_fill(cache, 1, 5, ticket, bytes_of(1, 5, 1));
 	assert_true(nv_cache_get(cache, 1, 5, NV_CACHE_SEARCH, out, &other));
 	assert_memory_equal(out, bytes_of(1, 5, 1), NV_PAGE);
@@ -643,6 +645,29 @@ test_stale_fill(void **state)
 	nv_cache_forget(cache, 1);
 	nv_cache_fill(cache, 1, 7, ticket, bytes_of(1, 7, 0));
 	assert_int_equal(stats_of(cache).pages, 0);
+	nv_cache_free(cache);
+}
+
+/* A page that was written enters as long as no other one has to go. */
+static void
+test_written_enters(void **state)
+{
+	nv_cache_params p = params_for(20);
+	nv_cache *cache = create(&p);
+	uint8_t out[NV_PAGE];
+	uint64_t capacity = stats_of(cache).capacity_pages, ticket;
+
+	for (uint64_t page = 0; page < capacity; page++)
+	{
+		nv_cache_written(cache, 1, page, bytes_of(1, page, 3));
+		assert_true(
+			nv_cache_get(cache, 1, page, NV_CACHE_PASSING, out, &ticket));
+		assert_memory_equal(out, bytes_of(1, page, 3), NV_PAGE);
+	}
+	nv_cache_written(cache, 1, capacity, bytes_of(1, capacity, 3));
+	assert_false(
+		nv_cache_get(cache, 1, capacity, NV_CACHE_PASSING, out, &ticket));
+	assert_int_equal(stats_of(cache).pages, capacity);
 	nv_cache_free(cache);
 }
 
@@ -971,11 +996,28 @@ test_spare(void **state)
 	assert_false(nv_cache_get_spare(cache, 2, 0, 0, 8, out, &ticket));
 	/* A page that was read before it changed is not taken. */
 	assert_true(nv_cache_get_spare(cache, 2, 5, 0, 8, out, &ticket));
-	nv_cache_drop_spare(cache, 2, 5);
-	assert_false(nv_cache_get_spare(cache, 2, 5, 0, 8, out, &ticket));
-	nv_cache_drop_spare(cache, 2, 5);
-	nv_cache_fill_spare(cache, 2, 5, ticket, in);
-	assert_false(nv_cache_get_spare(cache, 2, 5, 0, 8, out, &ticket));
+	assert_false(nv_cache_get_spare(cache, 2, frames + 1, 0, 8, out, &ticket));
+	memset(in, 0xab, NV_PAGE);
+	nv_cache_written_spare(cache, 2, frames + 1, 1024, 512, in);
+	memset(in, 0xcd, NV_PAGE);
+	nv_cache_fill_spare(cache, 2, frames + 1, ticket, in);
+	/* Of a page that was not there only what was written is. */
+	assert_true(
+		nv_cache_get_spare(cache, 2, frames + 1, 1100, 436, out, &ticket));
+	assert_true(out[0] == 0xab && out[435] == 0xab);
+	assert_false(
+		nv_cache_get_spare(cache, 2, frames + 1, 1023, 8, out, &ticket));
+	assert_false(
+		nv_cache_get_spare(cache, 2, frames + 1, 1530, 8, out, &ticket));
+	nv_cache_fill_spare(cache, 2, frames + 1, ticket, in);
+	assert_true(
+		nv_cache_get_spare(cache, 2, frames + 1, 0, NV_PAGE, out, &ticket));
+	assert_true(out[0] == 0xcd && out[1100] == 0xcd && out[4095] == 0xcd);
+	/* Of one that is there the rest stays. */
+	nv_cache_written_spare(cache, 2, 5, 512, 3584, in);
+	assert_true(nv_cache_get_spare(cache, 2, 5, 0, NV_PAGE, out, &ticket));
+	assert_true(out[0] == 5 && out[511] == 5 && out[512] == 0xcd &&
+				out[4095] == 0xcd);
 	/* Edge pages take all their frames, and keep them. */
 	for (uint64_t p = 0; p < frames; p++)
 	{
@@ -989,6 +1031,7 @@ test_spare(void **state)
 	assert_false(nv_cache_has_spare(cache, 2, 7));
 	assert_false(nv_cache_get_spare(cache, 2, 7, 0, 8, out, &ticket));
 	nv_cache_fill_spare(cache, 2, 7, ticket, in);
+	nv_cache_written_spare(cache, 2, 7, 0, NV_PAGE, in);
 	for (uint64_t p = 0; p < frames; p++)
 		there += nv_cache_get(cache, 1, p, NV_CACHE_INSERT, out, &ticket);
 	assert_int_equal(there, frames);
@@ -1012,6 +1055,7 @@ main(void)
 		cmocka_unit_test(test_against_lru),
 		cmocka_unit_test(test_contents),
 		cmocka_unit_test(test_stale_fill),
+		cmocka_unit_test(test_written_enters),
 		cmocka_unit_test(test_stripes),
 		cmocka_unit_test(test_forget),
 		cmocka_unit_test(test_off),
