@@ -47,6 +47,12 @@ extern float nv_l2sq_half(const float *a, const uint16_t *b, uint32_t dim);
 extern void nv_to_half(const float *a, uint16_t *out, uint32_t dim);
 extern void nv_from_half(const uint16_t *a, float *out, uint32_t dim);
 
+/*
+ * Squared Euclidean distance of vectors of integers.  Their differences fit 16
+ * bits, and the result 31: see nv_pq.short_unit.
+ */
+extern uint32_t nv_l2sq_short(const int16_t *a, const int16_t *b, uint32_t dim);
+
 /* Euclidean norm, in double throughout; 0 only for the zero vector. */
 extern double nv_norm(const float *a, uint32_t dim);
 

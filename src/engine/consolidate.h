@@ -33,9 +33,9 @@ typedef struct nv_rewire
 	/* candidates of one list */
 	nv_candidate cand[NV_PRUNE_CANDIDATES]; /* id: number of the candidate */
 	uint32_t vertex[NV_PRUNE_CANDIDATES];
-	float *places;           /* in code space, gdim floats each */
+	int16_t *places;         /* as nv_pq_decode_short gives them */
 	const nv_coding *coding; /* codes that the list at hand is seen by */
-	float *centre;
+	int16_t *centre;
 	nv_visited met;
 } nv_rewire;
 

@@ -155,6 +155,12 @@ nv_dot(const float *a, const float *b, uint32_t dim)
 	return kernels()->dot(a, b, dim);
 }
 
+uint32_t
+nv_l2sq_short(const int16_t *a, const int16_t *b, uint32_t dim)
+{
+	return kernels()->l2sq_short(a, b, dim);
+}
+
 float
 nv_l2sq_half(const float *a, const uint16_t *b, uint32_t dim)
 {

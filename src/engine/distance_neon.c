@@ -53,6 +53,29 @@ add_square(float32x4_t sum, float32x4_t x, float32x4_t y)
 	return vfmaq_f32(sum, diff, diff);
 }
 
+static uint32_t
+l2sq_short_neon(const int16_t *a, const int16_t *b, uint32_t dim)
+{
+	int32x4_t s0 = vdupq_n_s32(0), s1 = s0;
+	uint32_t i = 0, sum;
+
+	for (; dim - i >= 8; i += 8)
+	{
+		int16x8_t diff = vsubq_s16(vld1q_s16(a + i), vld1q_s16(b + i));
+
+		s0 = vmlal_s16(s0, vget_low_s16(diff), vget_low_s16(diff));
+		s1 = vmlal_s16(s1, vget_high_s16(diff), vget_high_s16(diff));
+	}
+	sum = (uint32_t) vaddvq_s32(vaddq_s32(s0, s1));
+	for (; i < dim; i++)
+	{
+		int32_t diff = a[i] - b[i];
+
+		sum += (uint32_t) (diff * diff);
+	}
+	return sum;
+}
+
 static float
 l2sq_neon(const float *a, const float *b, uint32_t dim)
 {
@@ -201,6 +224,7 @@ const nv_kernels nv_kernels_neon = {
 	.l2sq = l2sq_neon,
 	.dot = dot_neon,
 	.cosine = cosine_neon,
+	.l2sq_short = l2sq_short_neon,
 	.l2sq_half = l2sq_half_neon,
 	.to_half = to_half_neon,
 	.from_half = from_half_neon,

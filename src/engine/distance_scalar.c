@@ -52,6 +52,20 @@ l2sq_scalar(const float *a, const float *b, uint32_t dim)
 	return (s0 + s1) + (s2 + s3);
 }
 
+static uint32_t
+l2sq_short_scalar(const int16_t *a, const int16_t *b, uint32_t dim)
+{
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i < dim; i++)
+	{
+		int32_t diff = a[i] - b[i];
+
+		sum += (uint32_t) (diff * diff);
+	}
+	return sum;
+}
+
 static float
 dot_scalar(const float *a, const float *b, uint32_t dim)
 {
@@ -274,6 +288,7 @@ const nv_kernels nv_kernels_scalar = {
 	.l2sq = l2sq_scalar,
 	.dot = dot_scalar,
 	.cosine = cosine_scalar,
+	.l2sq_short = l2sq_short_scalar,
 	.l2sq_half = l2sq_half_scalar,
 	.to_half = to_half_scalar,
 	.from_half = from_half_scalar,

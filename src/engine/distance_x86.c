@@ -78,6 +78,55 @@ l2sq_avx2(const float *a, const float *b, uint32_t dim)
 		_mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
 }
 
+AVX2 static inline __m256i
+add_square_short_avx2(__m256i sum, const int16_t *a, const int16_t *b)
+{
+	__m256i diff = _mm256_sub_epi16(_mm256_loadu_si256((const __m256i *) a),
+									_mm256_loadu_si256((const __m256i *) b));
+
+	return _mm256_add_epi32(sum, _mm256_madd_epi16(diff, diff));
+}
+
+AVX2 static uint32_t
+l2sq_short_avx2(const int16_t *a, const int16_t *b, uint32_t dim)
+{
+	__m256i s0 = _mm256_setzero_si256(), s1 = s0, s2 = s0, s3 = s0;
+	__m128i x;
+	uint32_t i = 0, sum;
+
+	for (; dim - i >= 64; i += 64)
+	{
+		s0 = add_square_short_avx2(s0, a + i, b + i);
+		s1 = add_square_short_avx2(s1, a + i + 16, b + i + 16);
+		s2 = add_square_short_avx2(s2, a + i + 32, b + i + 32);
+		s3 = add_square_short_avx2(s3, a + i + 48, b + i + 48);
+	}
+	for (; dim - i >= 16; i += 16)
+		s0 = add_square_short_avx2(s0, a + i, b + i);
+	s0 = _mm256_add_epi32(_mm256_add_epi32(s0, s1), _mm256_add_epi32(s2, s3));
+	x = _mm_add_epi32(_mm256_castsi256_si128(s0),
+					  _mm256_extracti128_si256(s0, 1));
+	if (dim - i >= 8)
+	{
+		__m128i diff =
+			_mm_sub_epi16(_mm_loadu_si128((const __m128i *) (a + i)),
+						  _mm_loadu_si128((const __m128i *) (b + i)));
+
+		x = _mm_add_epi32(x, _mm_madd_epi16(diff, diff));
+		i += 8;
+	}
+	x = _mm_add_epi32(x, _mm_shuffle_epi32(x, _MM_SHUFFLE(1, 0, 3, 2)));
+	x = _mm_add_epi32(x, _mm_shuffle_epi32(x, _MM_SHUFFLE(2, 3, 0, 1)));
+	sum = (uint32_t) _mm_cvtsi128_si32(x);
+	for (; i < dim; i++)
+	{
+		int32_t diff = a[i] - b[i];
+
+		sum += (uint32_t) (diff * diff);
+	}
+	return sum;
+}
+
 AVX2 static float
 dot_avx2(const float *a, const float *b, uint32_t dim)
 {
@@ -261,6 +310,7 @@ const nv_kernels nv_kernels_avx2 = {
 	.l2sq = l2sq_avx2,
 	.dot = dot_avx2,
 	.cosine = cosine_avx2,
+	.l2sq_short = l2sq_short_avx2,
 	.l2sq_half = l2sq_half_avx2,
 	.to_half = to_half_avx2,
 	.from_half = from_half_avx2,
@@ -405,6 +455,7 @@ const nv_kernels nv_kernels_avx512 = {
 	.l2sq = l2sq_avx512,
 	.dot = dot_avx512,
 	.cosine = cosine_avx512,
+	.l2sq_short = l2sq_short_avx2,
 	.l2sq_half = l2sq_half_avx2,
 	.to_half = to_half_avx2,
 	.from_half = from_half_avx2,

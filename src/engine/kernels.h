@@ -33,6 +33,7 @@ typedef struct nv_kernels
 	float (*dot)(const float *a, const float *b, uint32_t dim);
 	void (*cosine)(const float *a, const float *b, uint32_t dim,
 				   nv_cosine_sums *sums);
+	uint32_t (*l2sq_short)(const int16_t *a, const int16_t *b, uint32_t dim);
 	float (*l2sq_half)(const float *a, const uint16_t *b, uint32_t dim);
 	void (*to_half)(const float *a, uint16_t *out, uint32_t dim);
 	void (*from_half)(const uint16_t *a, float *out, uint32_t dim);

@@ -69,7 +69,7 @@ static bool
 take_memory(nv_linker *l)
 {
 	const nv_store_params *params = nv_store_get_params(l->body->store);
-	size_t row = l->body->view.gspace.gdim * sizeof(float);
+	size_t place = l->body->view.gspace.gdim * sizeof(*l->list_places);
 	size_t record = nv_store_vector_extent_max(l->body->store);
 
 	l->code = nv_alloc(NV_MAX(params->code_stride, 1u));
@@ -79,7 +79,7 @@ take_memory(nv_linker *l)
 	l->list = nv_alloc_array(params->max_degree + 1, sizeof(*l->list));
 	l->chosen = nv_alloc_array(params->max_degree, sizeof(*l->chosen));
 	/* The list, the newcomer and the centre. */
-	l->list_places = nv_alloc_array(params->max_degree + 2, row);
+	l->list_places = nv_alloc_array(params->max_degree + 2, place);
 	l->page = aligned_alloc(NV_BLOCK, NV_PAGE);
 	return l->code != NULL && l->next_code != NULL && l->record != NULL &&
 		   l->prune_scratch != NULL && l->chosen != NULL && l->list != NULL &&
@@ -229,7 +229,7 @@ nv_link_seek(nv_linker *l, const float *row, uint32_t exclude, nv_error *err)
 
 /* --- Choosing neighbours --- */
 
-static const float *
+static const int16_t *
 place_of(void *arg, uint32_t candidate)
 {
 	const nv_linker *l = arg;
@@ -267,9 +267,9 @@ collect(nv_linker *l, uint32_t self, bool with_dead, float *error)
 		if (m.vertex == self || nv_body_dying(l->body, m.vertex) ||
 			!(with_dead || nv_body_live(l->body, m.vertex)))
 			continue;
-		nv_pq_decode_projected(nv_coding_pq(coding),
-							   nv_coding_code(coding, m.vertex),
-							   l->places + (size_t) n * gdim);
+		nv_pq_decode_short(nv_coding_pq(coding),
+						   nv_coding_code(coding, m.vertex),
+						   l->places + (size_t) n * gdim);
 		if (m.vector != NULL)
 		{
 			sum += (double) m.dist - (double) m.code_dist;
@@ -305,7 +305,10 @@ choose_neighbours(nv_linker *l, uint32_t self, uint32_t *ids, uint32_t *degree,
 	uint32_t gdim = l->body->view.gspace.gdim;
 	uint32_t max_degree = nv_store_get_params(l->body->store)->max_degree;
 	size_t met = nv_search_n_met(l->search);
-	nv_exact_places exact = {.vector = exact_of};
+	nv_coded_places places = {
+		.place = place_of,
+		.unit = nv_coding_pq(nv_search_coding(l->search))->short_unit,
+		.exact = exact_of};
 	uint32_t n;
 
 	if (!nv_grow(&l->cand, &l->cap_cand, met, sizeof(*l->cand)) ||
@@ -315,16 +318,15 @@ choose_neighbours(nv_linker *l, uint32_t self, uint32_t *ids, uint32_t *degree,
 		!nv_grow(&l->exact, &l->cap_exact, met, sizeof(*l->exact)))
 		return nv_fail(err, NV_ENOMEM, 0,
 					   "no memory to choose among %zu vertices", met);
-	n = collect(l, self, false, &exact.error);
+	n = collect(l, self, false, &places.error);
 	if (n == 0)
-		n = collect(l, self, true, &exact.error);
+		n = collect(l, self, true, &places.error);
 	if (n == 0 && met_dying(l))
 		return nv_fail(err, NV_EBUSY, 0,
 					   "all vertices around are about to be freed");
-	*degree =
-		nv_robust_prune_mixed(l->cand, n, max_degree, l->body->params.alpha,
-							  NV_BUILD_FILL(max_degree), gdim, place_of, &exact,
-							  l, l->prune_scratch, ids);
+	*degree = nv_robust_prune_coded(
+		l->cand, n, max_degree, l->body->params.alpha,
+		NV_BUILD_FILL(max_degree), gdim, &places, l, l->prune_scratch, ids);
 	for (uint32_t i = 0; i < *degree; i++)
 	{
 		l->chosen[i] = l->met[ids[i]];
@@ -470,7 +472,7 @@ read_list(nv_linker *l, uint32_t vertex, const page_set *set, uint64_t *word,
 	return NV_OK;
 }
 
-static const float *
+static const int16_t *
 list_place(void *arg, uint32_t number)
 {
 	const nv_linker *l = arg;
@@ -567,20 +569,23 @@ shorten_list(nv_linker *l, uint32_t centre, uint32_t count, bool must_stay,
 	const nv_pq *pq = nv_coding_pq(coding);
 	uint32_t gdim = l->body->view.gspace.gdim;
 	uint32_t target = nv_prune_target(count - 1);
-	float *middle = l->list_places + (size_t) count * gdim;
+	int16_t *middle = l->list_places + (size_t) count * gdim;
+	nv_coded_places places = {.place = list_place, .unit = pq->short_unit};
 	uint32_t degree, n_left = 0;
 
-	nv_pq_decode_projected(pq, nv_coding_code(coding, centre), middle);
+	nv_pq_decode_short(pq, nv_coding_code(coding, centre), middle);
 	for (uint32_t i = 0; i < count; i++)
 	{
-		float *place = l->list_places + (size_t) i * gdim;
+		int16_t *place = l->list_places + (size_t) i * gdim;
 
-		nv_pq_decode_projected(pq, nv_coding_code(coding, l->list[i]), place);
-		cand[i] = (nv_candidate){nv_l2sq(middle, place, gdim), i};
+		nv_pq_decode_short(pq, nv_coding_code(coding, l->list[i]), place);
+		cand[i] = (nv_candidate){
+			(float) (places.unit * nv_l2sq_short(middle, place, gdim)), i};
 		old[i] = l->list[i];
 	}
-	degree = nv_robust_prune(cand, count, target, l->body->params.alpha, target,
-							 gdim, list_place, l, l->prune_scratch, picks);
+	degree = nv_robust_prune_coded(cand, count, target, l->body->params.alpha,
+								   target, gdim, &places, l, l->prune_scratch,
+								   picks);
 	for (uint32_t i = 0; i < degree; i++)
 		stays[picks[i]] = true;
 	if (must_stay && !stays[count - 1])

@@ -24,10 +24,10 @@ typedef struct nv_linker
 	uint8_t *code, *next_code;
 	uint8_t *record; /* one extent of the vector file */
 
-	/* candidates of a new list; places are in code space, gdim floats each */
+	/* candidates of a new list; places as nv_pq_decode_short gives them */
 	nv_candidate *cand; /* id: number of the candidate */
 	uint32_t *vertex;   /* of each candidate */
-	float *places;
+	int16_t *places;
 	const float **exact; /* loaded vectors, in graph space; NULL: none */
 	size_t cap_cand, cap_vertex, cap_places, cap_exact;
 	void *prune_scratch;
@@ -37,7 +37,7 @@ typedef struct nv_linker
 
 	/* one list that gets a back edge */
 	uint32_t *list; /* max_degree + 1 ids */
-	float *list_places;
+	int16_t *list_places;
 	uint8_t *page;
 	nv_naming naming; /* of lists the last seek has met */
 	bool naming_counted;

@@ -15,6 +15,8 @@
 /* Floats of the rows in flight that nv_pq_block_rows() aims at: 512 KB. */
 #define NV_PQ_BLOCK_FLOATS 131072
 #define NV_PQ_BLOCK_MIN_ROWS 16
+/* With rounding it fits 16 bits, and its square 31. */
+#define SHORT_STEPS 32000
 
 /* The flat form: six 32-bit words, mean, centroids, rotation. */
 #define NV_PQ_MAGIC 0x5150564eu /* "NVPQ" */
@@ -50,10 +52,11 @@ nv_pq_create(uint32_t gdim, uint32_t bytes, nv_pq **pq, nv_error *err)
 	new->mean = nv_alloc_array(gdim, sizeof(float));
 	new->centroids = nv_alloc_array(floats, sizeof(float));
 	new->panels = nv_alloc_array(floats, sizeof(float));
+	new->shorts = nv_alloc_array(floats, sizeof(int16_t));
 	new->half_norms =
 		nv_alloc_array((size_t) bytes * NV_PQ_CENTROIDS, sizeof(float));
 	if (new->mean == NULL || new->centroids == NULL || new->panels == NULL ||
-		new->half_norms == NULL)
+		new->shorts == NULL || new->half_norms == NULL)
 	{
 		nv_pq_free(new);
 		return nv_fail(err, NV_ENOMEM, 0,
@@ -97,6 +100,44 @@ chunk_panels(const nv_pq *pq, uint32_t chunk)
 	return pq->panels + (size_t) pq->start[chunk] * NV_PQ_CENTROIDS;
 }
 
+/* The squared length of the longest centroid of a chunk. */
+static double
+longest_centroid(const nv_pq *pq, uint32_t chunk)
+{
+	uint32_t dims = nv_pq_chunk_dims(pq, chunk);
+	const float *x =
+		pq->centroids + (size_t) pq->start[chunk] * NV_PQ_CENTROIDS;
+	double longest = 0;
+
+	for (uint32_t i = 0; i < NV_PQ_CENTROIDS; i++)
+	{
+		double sum = 0;
+
+		for (uint32_t k = 0; k < dims; k++, x++)
+			sum += (double) *x * (double) *x;
+		longest = NV_MAX(longest, sum);
+	}
+	return longest;
+}
+
+/*
+ * No code is farther from the origin than all chunks' longest centroids
+ * together, and no two are farther apart than twice that: SHORT_STEPS.
+ */
+static void
+make_shorts(nv_pq *pq)
+{
+	size_t floats = (size_t) pq->gdim * NV_PQ_CENTROIDS;
+	double sum = 0, step;
+
+	for (uint32_t c = 0; c < pq->bytes; c++)
+		sum += longest_centroid(pq, c);
+	step = sum > 0 ? 2 * sqrt(sum) / SHORT_STEPS : 1;
+	pq->short_unit = step * step;
+	for (size_t i = 0; i < floats; i++)
+		pq->shorts[i] = (int16_t) lrint((double) pq->centroids[i] / step);
+}
+
 void
 nv_pq_finish(nv_pq *pq)
 {
@@ -110,6 +151,7 @@ nv_pq_finish(nv_pq *pq)
 		nv_panel_half_norms(pq->panels + offset, dims,
 							pq->half_norms + (size_t) c * NV_PQ_CENTROIDS);
 	}
+	make_shorts(pq);
 }
 
 void
@@ -121,6 +163,7 @@ nv_pq_free(nv_pq *pq)
 	free(pq->rotation);
 	free(pq->centroids);
 	free(pq->panels);
+	free(pq->shorts);
 	free(pq->half_norms);
 	free(pq);
 }
@@ -303,6 +346,34 @@ nv_pq_decode_projected(const nv_pq *pq, const uint8_t *code, float *projected)
 
 		copy_floats(projected + pq->start[c],
 					pq->centroids + (size_t) pq->start[c] * NV_PQ_CENTROIDS +
+						(size_t) code[c] * dims,
+					dims);
+	}
+}
+
+static inline void
+copy_shorts(int16_t *to, const int16_t *from, uint32_t n)
+{
+	for (; n >= 8; n -= 8, to += 8, from += 8)
+		memcpy(to, from, 8 * sizeof(*to));
+	if (n >= 4)
+	{
+		memcpy(to, from, 4 * sizeof(*to));
+		n -= 4, to += 4, from += 4;
+	}
+	for (; n > 0; n--)
+		*to++ = *from++;
+}
+
+void
+nv_pq_decode_short(const nv_pq *pq, const uint8_t *code, int16_t *place)
+{
+	for (uint32_t c = 0; c < pq->bytes; c++)
+	{
+		uint32_t dims = nv_pq_chunk_dims(pq, c);
+
+		copy_shorts(place + pq->start[c],
+					pq->shorts + (size_t) pq->start[c] * NV_PQ_CENTROIDS +
 						(size_t) code[c] * dims,
 					dims);
 	}

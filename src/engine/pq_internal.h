@@ -26,10 +26,17 @@ struct nv_pq
 	uint32_t gdim;
 	uint32_t bytes;
 	uint32_t stride;
-	float *mean;       /* gdim */
-	float *rotation;   /* R^T in panels (see pq_kernel.h), or NULL */
-	float *centroids;  /* chunk after chunk: 256 x its dimensions */
-	float *panels;     /* the same, each chunk in panels */
+	float *mean;      /* gdim */
+	float *rotation;  /* R^T in panels (see pq_kernel.h), or NULL */
+	float *centroids; /* chunk after chunk: 256 x its dimensions */
+	float *panels;    /* the same, each chunk in panels */
+	/*
+	 * The same as integers, for comparing codes with each other: a coordinate
+	 * is its number of steps, which are so long that what nv_l2sq_short gives
+	 * for two codes fits.  short_unit: the square of a step.
+	 */
+	int16_t *shorts;
+	double short_unit;
 	float *half_norms; /* bytes x 256: half the centroids' squared lengths */
 	uint32_t start[NV_PQ_MAX_BYTES + 1]; /* first dimension of a chunk; gdim */
 };
@@ -66,6 +73,9 @@ extern float nv_pq_encode_projected_error(const nv_pq *pq,
 										  uint8_t *code);
 extern void nv_pq_decode_projected(const nv_pq *pq, const uint8_t *code,
 								   float *projected);
+/* The code's place in steps; places compare by nv_l2sq_short * short_unit. */
+extern void nv_pq_decode_short(const nv_pq *pq, const uint8_t *code,
+							   int16_t *place);
 /* nv_pq_table of a query that is in code space already. */
 extern void nv_pq_table_projected(const nv_pq *pq, const float *projected,
 								  float *table);

@@ -30,8 +30,9 @@
 /* State of one call; lives in the caller's scratch. */
 typedef struct prune_state
 {
-	const float *vector[NV_PRUNE_CANDIDATES];
-	const float *exact[NV_PRUNE_CANDIDATES]; /* or NULL */
+	const float *exact[NV_PRUNE_CANDIDATES];   /* or NULL */
+	const int16_t *place[NV_PRUNE_CANDIDATES]; /* set where one is NULL */
+	double unit; /* of squared distances of places */
 	float error; /* added to a distance of which one side is exact */
 	float nearest_pick[NV_PRUNE_CANDIDATES]; /* squared; INFINITY at first */
 	uint16_t compared[NV_PRUNE_CANDIDATES];  /* picks already compared */
@@ -103,7 +104,7 @@ pair_distance(const prune_state *s, uint32_t a, uint32_t b, uint32_t gdim)
 
 	if (x != NULL && y != NULL)
 		return nv_l2sq(x, y, gdim);
-	return nv_l2sq(s->vector[a], s->vector[b], gdim) +
+	return (float) (s->unit * nv_l2sq_short(s->place[a], s->place[b], gdim)) +
 		   (x != NULL || y != NULL ? s->error : 0.0f);
 }
 
@@ -171,31 +172,17 @@ fill_up(prune_state *s, const nv_candidate *cand, uint32_t count,
 	}
 }
 
-uint32_t
-nv_robust_prune(nv_candidate *cand, uint32_t count, uint32_t max_degree,
-				float alpha, uint32_t fill_to, uint32_t gdim,
-				nv_vector_fn vector, void *arg, void *scratch, uint32_t *out)
+/* Candidates and what they are compared by are there. */
+static uint32_t
+prune(prune_state *s, const nv_candidate *cand, uint32_t count,
+	  uint32_t max_degree, float alpha, uint32_t fill_to, uint32_t gdim,
+	  uint32_t *out)
 {
-	return nv_robust_prune_mixed(cand, count, max_degree, alpha, fill_to, gdim,
-								 vector, NULL, arg, scratch, out);
-}
-
-uint32_t
-nv_robust_prune_mixed(nv_candidate *cand, uint32_t count, uint32_t max_degree,
-					  float alpha, uint32_t fill_to, uint32_t gdim,
-					  nv_vector_fn vector, const nv_exact_places *exact,
-					  void *arg, void *scratch, uint32_t *out)
-{
-	prune_state *s = scratch;
 	uint32_t kept = 0;
 
-	count = prepare_candidates(cand, count);
 	s->picks = 0;
-	s->error = exact != NULL ? exact->error : 0.0f;
 	for (uint32_t t = 0; t < count; t++)
 	{
-		s->vector[t] = vector(arg, cand[t].id);
-		s->exact[t] = exact != NULL ? exact->vector(arg, cand[t].id) : NULL;
 		s->nearest_pick[t] = INFINITY;
 		s->compared[t] = 0;
 		s->picked[t] = false;
@@ -213,6 +200,39 @@ nv_robust_prune_mixed(nv_candidate *cand, uint32_t count, uint32_t max_degree,
 			out[kept++] = cand[t].id;
 	nv_assert(kept == s->picks && kept <= max_degree);
 	return kept;
+}
+
+uint32_t
+nv_robust_prune(nv_candidate *cand, uint32_t count, uint32_t max_degree,
+				float alpha, uint32_t fill_to, uint32_t gdim,
+				nv_vector_fn vector, void *arg, void *scratch, uint32_t *out)
+{
+	prune_state *s = scratch;
+
+	count = prepare_candidates(cand, count);
+	for (uint32_t t = 0; t < count; t++)
+		s->exact[t] = vector(arg, cand[t].id);
+	return prune(s, cand, count, max_degree, alpha, fill_to, gdim, out);
+}
+
+uint32_t
+nv_robust_prune_coded(nv_candidate *cand, uint32_t count, uint32_t max_degree,
+					  float alpha, uint32_t fill_to, uint32_t gdim,
+					  const nv_coded_places *places, void *arg, void *scratch,
+					  uint32_t *out)
+{
+	prune_state *s = scratch;
+
+	count = prepare_candidates(cand, count);
+	s->unit = places->unit;
+	s->error = places->error;
+	for (uint32_t t = 0; t < count; t++)
+	{
+		s->place[t] = places->place(arg, cand[t].id);
+		s->exact[t] =
+			places->exact != NULL ? places->exact(arg, cand[t].id) : NULL;
+	}
+	return prune(s, cand, count, max_degree, alpha, fill_to, gdim, out);
 }
 
 /* --- Delta prune, algorithms.md section 9, step 7 --- */

@@ -21,7 +21,7 @@ nv_status
 nv_rewire_begin(nv_rewire *r, nv_linker *linker, const nv_dying *dying,
 				const uint32_t *dead, uint32_t n_dead, nv_error *err)
 {
-	size_t place = linker->body->view.gspace.gdim * sizeof(float);
+	size_t place = linker->body->view.gspace.gdim * sizeof(*r->places);
 
 	r->linker = linker;
 	r->dying = dying;
@@ -80,13 +80,13 @@ number_of(const nv_rewire *r, uint32_t vertex)
 
 /* --- Candidates --- */
 
-static float *
+static int16_t *
 place_at(const nv_rewire *r, uint32_t i)
 {
 	return r->places + (size_t) i * r->linker->body->view.gspace.gdim;
 }
 
-static const float *
+static const int16_t *
 place_of(void *arg, uint32_t i)
 {
 	return place_at(arg, i);
@@ -97,8 +97,8 @@ set_centre(nv_rewire *r, uint32_t vertex)
 {
 	/* One coding for all of a list: their spaces differ. */
 	r->coding = nv_store_coding(r->linker->body->store);
-	nv_pq_decode_projected(nv_coding_pq(r->coding),
-						   nv_coding_code(r->coding, vertex), r->centre);
+	nv_pq_decode_short(nv_coding_pq(r->coding),
+					   nv_coding_code(r->coding, vertex), r->centre);
 	nv_visited_clear(&r->met);
 }
 
@@ -106,14 +106,14 @@ set_centre(nv_rewire *r, uint32_t vertex)
 static void
 add_candidate(nv_rewire *r, uint32_t i, uint32_t vertex)
 {
-	const nv_body *body = r->linker->body;
-	float *place = place_at(r, i);
+	const nv_pq *pq = nv_coding_pq(r->coding);
+	int16_t *place = place_at(r, i);
 
-	nv_pq_decode_projected(nv_coding_pq(r->coding),
-						   nv_coding_code(r->coding, vertex), place);
+	nv_pq_decode_short(pq, nv_coding_code(r->coding, vertex), place);
 	r->vertex[i] = vertex;
 	r->cand[i].id = i;
-	r->cand[i].dist = nv_l2sq(r->centre, place, body->view.gspace.gdim);
+	r->cand[i].dist =
+		(float) (pq->short_unit * nv_l2sq_short(r->centre, place, pq->gdim));
 }
 
 void
@@ -177,8 +177,10 @@ nv_rewire_list(nv_rewire *r, uint32_t vertex, const uint32_t *ids,
 	const nv_body *body = r->linker->body;
 	uint32_t max_degree = nv_store_get_params(body->store)->max_degree;
 	uint32_t picks[NV_MAX_DEGREE], n = 0, kept, picked;
+	nv_coded_places places = {.place = place_of};
 
 	set_centre(r, vertex);
+	places.unit = nv_coding_pq(r->coding)->short_unit;
 	if (!nv_visited_reserve(&r->met, NV_PRUNE_CANDIDATES + degree + 1))
 		return false;
 	nv_visited_add(&r->met, vertex);
@@ -191,10 +193,10 @@ nv_rewire_list(nv_rewire *r, uint32_t vertex, const uint32_t *ids,
 	kept = n;
 	n = add_substitutes(r, ids, degree, n);
 	/* Its order is by distance; cand is sorted, its ids stay what they were. */
-	picked = nv_robust_prune(r->cand, n, max_degree, body->params.alpha,
-							 NV_MIN(degree, NV_BUILD_FILL(max_degree)),
-							 body->view.gspace.gdim, place_of, r,
-							 r->linker->prune_scratch, picks);
+	picked = nv_robust_prune_coded(r->cand, n, max_degree, body->params.alpha,
+								   NV_MIN(degree, NV_BUILD_FILL(max_degree)),
+								   body->view.gspace.gdim, &places, r,
+								   r->linker->prune_scratch, picks);
 	*new_degree = kept;
 	for (uint32_t i = 0; i < picked && *new_degree < degree; i++)
 		if (picks[i] >= kept) /* not there already */

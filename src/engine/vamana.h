@@ -83,16 +83,18 @@ extern void nv_candidate_sort(nv_candidate *cand, uint32_t count);
 typedef const float *(*nv_vector_fn)(void *arg, uint32_t id);
 
 /*
- * Candidates of which some have an exact vector beside the decoded one.  Two
- * exact ones are compared as such, all others by their decoded vectors; error,
+ * Candidates known by codes, of which some have an exact vector, too.  Two
+ * exact ones are compared as such, all others by their codes' places; error,
  * the mean squared distance of the two, is added where one of a pair is exact:
  * that is what its comparison with a decoded one would give on average.
  */
-typedef struct nv_exact_places
+typedef struct nv_coded_places
 {
-	nv_vector_fn vector; /* NULL for a candidate without one */
+	const int16_t *(*place)(void *arg, uint32_t id); /* nv_pq_decode_short */
+	double unit;                                     /* nv_pq.short_unit */
+	nv_vector_fn exact; /* NULL for a candidate without one */
 	float error;
-} nv_exact_places;
+} nv_coded_places;
 
 extern size_t nv_prune_scratch_size(void);
 extern uint32_t nv_robust_prune(nv_candidate *cand, uint32_t count,
@@ -100,12 +102,11 @@ extern uint32_t nv_robust_prune(nv_candidate *cand, uint32_t count,
 								uint32_t fill_to, uint32_t gdim,
 								nv_vector_fn vector, void *arg, void *scratch,
 								uint32_t *out);
-/* The same; exact may be NULL. */
-extern uint32_t nv_robust_prune_mixed(nv_candidate *cand, uint32_t count,
+/* The same for such candidates; places->exact may be NULL. */
+extern uint32_t nv_robust_prune_coded(nv_candidate *cand, uint32_t count,
 									  uint32_t max_degree, float alpha,
 									  uint32_t fill_to, uint32_t gdim,
-									  nv_vector_fn vector,
-									  const nv_exact_places *exact, void *arg,
+									  const nv_coded_places *places, void *arg,
 									  void *scratch, uint32_t *out);
 
 /*

@@ -260,6 +260,40 @@ check_elements(uint64_t *seed)
 	}
 }
 
+/* Integers are exact, whatever the length, up to the largest difference. */
+static void
+check_short(uint64_t *seed)
+{
+	int16_t a[200], b[200];
+
+	for (uint32_t dim = 1; dim <= 200; dim++)
+	{
+		uint32_t most = (uint32_t) sqrt((double) INT32_MAX / dim);
+		uint64_t sum = 0;
+
+		most = NV_MIN(most, 32767);
+		for (uint32_t i = 0; i < dim; i++)
+		{
+			int32_t diff = (int32_t) nv_random_below(seed, 2 * most + 1);
+
+			diff -= (int32_t) most;
+			a[i] = (int16_t) (diff / 2);
+			b[i] = (int16_t) (a[i] - diff);
+			sum += (uint64_t) ((int64_t) diff * diff);
+		}
+		assert_true(sum <= INT32_MAX);
+		assert_int_equal(nv_l2sq_short(a, b, dim), sum);
+		assert_int_equal(nv_l2sq_short(b, a, dim), sum);
+		assert_int_equal(nv_l2sq_short(a, a, dim), 0);
+	}
+}
+
+static void
+test_short(void **state)
+{
+	with_every_simd(check_short);
+}
+
 static void
 test_elements(void **state)
 {
@@ -624,6 +658,7 @@ main(void)
 		cmocka_unit_test(test_choice),
 		cmocka_unit_test(test_dimensions),
 		cmocka_unit_test(test_elements),
+		cmocka_unit_test(test_short),
 		cmocka_unit_test(test_identities),
 		cmocka_unit_test(test_extremes),
 		cmocka_unit_test(test_longest),

@@ -147,6 +147,32 @@ distortion(const nv_pq *pq, const float *rows, uint64_t n)
 	return sum / (double) n;
 }
 
+/* Codes are as far apart as integers as they are as floats. */
+static void
+assert_places_agree(const nv_pq *pq, const uint8_t *a, const uint8_t *b)
+{
+	uint32_t gdim = nv_pq_gdim(pq);
+	float *x = nv_alloc_array(gdim, sizeof(*x));
+	float *y = nv_alloc_array(gdim, sizeof(*y));
+	int16_t *p = nv_alloc_array(gdim, sizeof(*p));
+	int16_t *q = nv_alloc_array(gdim, sizeof(*q));
+	double found, expected;
+
+	nv_pq_decode_projected(pq, a, x);
+	nv_pq_decode_projected(pq, b, y);
+	nv_pq_decode_short(pq, a, p);
+	nv_pq_decode_short(pq, b, q);
+	expected = sqrt(square_distance(x, y, gdim));
+	found = sqrt(pq->short_unit * nv_l2sq_short(p, q, gdim));
+	/* Each coordinate is rounded by half a step. */
+	assert_true(fabs(found - expected) <=
+				sqrt(pq->short_unit * gdim) + 1e-6 * expected);
+	free(x);
+	free(y);
+	free(p);
+	free(q);
+}
+
 static void
 assert_single_equals_many(const nv_pq *pq, const float *rows, uint64_t n)
 {
@@ -158,6 +184,7 @@ assert_single_equals_many(const nv_pq *pq, const float *rows, uint64_t n)
 		nv_pq_encode(pq, rows + i * nv_pq_gdim(pq), one);
 		assert_memory_equal(one, codes + i * nv_pq_stride(pq),
 							nv_pq_stride(pq));
+		assert_places_agree(pq, one, codes + i / 2 * nv_pq_stride(pq));
 	}
 	free(codes);
 }

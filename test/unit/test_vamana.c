@@ -129,6 +129,28 @@ exact_vector(void *arg, uint32_t id)
 	return id % 2 == 1 ? fix_row(arg, id + 750) : NULL;
 }
 
+/* Rows of the first half as places; the rows are rounded to what those hold. */
+#define PLACE_STEP 0x1p-9f
+
+static int16_t rounded[750 * FIX_DIM];
+
+static void
+round_rows(float *rows)
+{
+	for (size_t i = 0; i < NV_LENGTH(rounded); i++)
+	{
+		rounded[i] = (int16_t) lrintf(rows[i] / PLACE_STEP);
+		assert_true(abs(rounded[i]) < 16000);
+		rows[i] = (float) rounded[i] * PLACE_STEP;
+	}
+}
+
+static const int16_t *
+rounded_place(void *arg, uint32_t id)
+{
+	return rounded + (size_t) id * FIX_DIM;
+}
+
 /* The candidates whose ids are odd, or even; returns how many. */
 static uint32_t
 of_parity(const nv_candidate *from, uint32_t count, uint32_t parity,
@@ -147,14 +169,19 @@ of_parity(const nv_candidate *from, uint32_t count, uint32_t parity,
  * occluding each other: each kind is pruned by itself, by its own vectors.
  */
 static void
-test_prune_mixed(void **unused)
+test_prune_coded(void **unused)
 {
 	float *rows = fix_points(1500, 1, false);
 	void *scratch = nv_alloc(nv_prune_scratch_size());
-	nv_exact_places exact = {exact_vector, 1e30f};
+	nv_coded_places places = {.place = rounded_place,
+							  .unit = (double) PLACE_STEP * PLACE_STEP,
+							  .exact = exact_vector,
+							  .error = 1e30f};
+	nv_coded_places coded = {.place = rounded_place, .unit = places.unit};
 	uint64_t state = nv_random_seed(6);
 	uint32_t pruned = 0;
 
+	round_rows(rows);
 	for (uint32_t round = 0; round < 50; round++)
 	{
 		nv_candidate cand[200], copy[200], sorted[200], part[200];
@@ -169,8 +196,8 @@ test_prune_mixed(void **unused)
 		n = of_parity(sorted, 200, 1, part);
 		wanted += reference_prune(rows + (size_t) 750 * FIX_DIM, part, n, 200,
 								  1.2, expected + wanted);
-		n = nv_robust_prune_mixed(cand, 200, 200, 1.2f, 0, FIX_DIM, row_vector,
-								  &exact, rows, scratch, got);
+		n = nv_robust_prune_coded(cand, 200, 200, 1.2f, 0, FIX_DIM, &places,
+								  rows, scratch, got);
 		assert_int_equal(n, wanted);
 		for (uint32_t i = 0; i < n; i++)
 			for (uint32_t k = 0; k < wanted; k++)
@@ -178,8 +205,8 @@ test_prune_mixed(void **unused)
 		assert_int_equal(common, n);
 		pruned += n < 200;
 		/* Without exact ones nothing is added. */
-		n = nv_robust_prune(copy, 200, 200, 1.2f, 0, FIX_DIM, row_vector, rows,
-							scratch, got);
+		n = nv_robust_prune_coded(copy, 200, 200, 1.2f, 0, FIX_DIM, &coded,
+								  rows, scratch, got);
 		wanted = reference_prune(rows, sorted, 200, 200, 1.2, expected);
 		assert_int_equal(n, wanted);
 		assert_memory_equal(got, expected, n * sizeof(*got));
@@ -784,7 +811,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_prune_reference),
-		cmocka_unit_test(test_prune_mixed),
+		cmocka_unit_test(test_prune_coded),
 		cmocka_unit_test(test_prune_sets),
 		cmocka_unit_test(test_prune_fill),
 		cmocka_unit_test(test_prune_copies),
