@@ -149,10 +149,9 @@ encode_sought(const nv_linker *l, const nv_coding *coding, uint8_t *code)
 {
 	const nv_pq *pq = nv_coding_pq(coding);
 
-	/* The search has turned it for its own codes. */
+	/* The search has compared it with all centroids of its own codes. */
 	if (coding == nv_search_coding(l->search))
-		return nv_pq_encode_projected_error(pq, nv_search_turned(l->search),
-											code);
+		return nv_pq_encode_by_table(pq, nv_search_table(l->search), code);
 	return nv_pq_encode_error(pq, nv_search_mapped(l->search), code);
 }
 

@@ -72,26 +72,31 @@ nv_pq_create(uint32_t gdim, uint32_t bytes, nv_pq **pq, nv_error *err)
 nv_status
 nv_pq_rotate(nv_pq *pq, const float *rotation, nv_error *err)
 {
+	size_t panels = nv_panel_size(pq->gdim, pq->gdim);
+
 	nv_assert(pq->rotation == NULL && pq->gdim <= NV_PQ_ROTATION_MAX_GDIM);
-	pq->rotation =
-		nv_alloc_array(nv_panel_size(pq->gdim, pq->gdim), sizeof(float));
-	if (pq->rotation == NULL)
+	pq->rotation = nv_alloc_array(panels, sizeof(*pq->rotation));
+	pq->rotation_short = nv_alloc_array(panels, sizeof(*pq->rotation_short));
+	if (pq->rotation == NULL || pq->rotation_short == NULL)
 		return nv_fail(err, NV_ENOMEM, 0,
 					   "no memory for a rotation of %u dimensions", pq->gdim);
 	nv_panel_pack(rotation, pq->gdim, pq->gdim, pq->rotation);
+	nv_panel_shorten(pq->rotation, panels, pq->rotation_short);
 	return NV_OK;
 }
 
 size_t
 nv_pq_memory(const nv_pq *pq)
 {
-	/* mean; centroids and panels; norms; rotation */
-	size_t floats = pq->gdim + 2 * (size_t) pq->gdim * NV_PQ_CENTROIDS +
-					(size_t) pq->bytes * NV_PQ_CENTROIDS;
+	/* centroids, rotation: elements that are held as integers, too */
+	size_t centroids = (size_t) pq->gdim * NV_PQ_CENTROIDS, rotation = 0;
+	/* mean, panels, norms */
+	size_t floats = pq->gdim + centroids + (size_t) pq->bytes * NV_PQ_CENTROIDS;
 
 	if (pq->rotation != NULL)
-		floats += nv_panel_size(pq->gdim, pq->gdim);
-	return sizeof(*pq) + floats * sizeof(float);
+		rotation = nv_panel_size(pq->gdim, pq->gdim);
+	return sizeof(*pq) + floats * sizeof(float) +
+		   (centroids + rotation) * (sizeof(float) + sizeof(int16_t));
 }
 
 static const float *
@@ -161,6 +166,7 @@ nv_pq_free(nv_pq *pq)
 		return;
 	free(pq->mean);
 	free(pq->rotation);
+	free(pq->rotation_short);
 	free(pq->centroids);
 	free(pq->panels);
 	free(pq->shorts);
@@ -215,7 +221,10 @@ nv_pq_project(const nv_pq *pq, const float *rows, size_t stride, size_t n,
 	for (size_t i = 0; i < n; i++)
 		for (uint32_t k = 0; k < gdim; k++)
 			centred[i * gdim + k] = rows[i * stride + k] - pq->mean[k];
-	if (pq->rotation != NULL)
+	/* One row alone waits for the matrix to come from memory. */
+	if (pq->rotation != NULL && n == 1)
+		nv_panel_multiply_short(centred, gdim, pq->rotation_short, gdim, out);
+	else if (pq->rotation != NULL)
 		nv_panel_multiply(centred, gdim, n, gdim, pq->rotation, gdim, out,
 						  gdim);
 }
@@ -243,19 +252,9 @@ nv_pq_encode(const nv_pq *pq, const float *row, uint8_t *code)
 	nv_pq_encode_projected(pq, projected, 1, code);
 }
 
-float
-nv_pq_encode_error(const nv_pq *pq, const float *row, uint8_t *code)
-{
-	float projected[NV_PQ_MAX_GDIM];
-	float centred[NV_PQ_ROTATION_MAX_GDIM];
-
-	nv_pq_project(pq, row, pq->gdim, 1, projected, centred);
-	return nv_pq_encode_projected_error(pq, projected, code);
-}
-
-float
-nv_pq_encode_projected_error(const nv_pq *pq, const float *projected,
-							 uint8_t *code)
+/* One row; returns the squared distance of it and what was encoded. */
+static float
+encode_one(const nv_pq *pq, const float *projected, uint8_t *code)
 {
 	float decoded[NV_PQ_MAX_GDIM];
 
@@ -263,6 +262,27 @@ nv_pq_encode_projected_error(const nv_pq *pq, const float *projected,
 	nv_pq_encode_projected(pq, projected, 1, code);
 	nv_pq_decode_projected(pq, code, decoded);
 	return nv_l2sq(projected, decoded, pq->gdim);
+}
+
+float
+nv_pq_encode_error(const nv_pq *pq, const float *row, uint8_t *code)
+{
+	float projected[NV_PQ_MAX_GDIM];
+	float centred[NV_PQ_ROTATION_MAX_GDIM];
+
+	nv_pq_project(pq, row, pq->gdim, 1, projected, centred);
+	return encode_one(pq, projected, code);
+}
+
+float
+nv_pq_encode_by_table(const nv_pq *pq, const float *table, uint8_t *code)
+{
+	float error = 0;
+
+	memset(code, 0, pq->stride);
+	for (uint32_t c = 0; c < pq->bytes; c++, table += NV_PQ_CENTROIDS)
+		error += nv_panel_least(table, &code[c]);
+	return error;
 }
 
 typedef struct nv_pq_encoder

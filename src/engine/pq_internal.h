@@ -26,10 +26,11 @@ struct nv_pq
 	uint32_t gdim;
 	uint32_t bytes;
 	uint32_t stride;
-	float *mean;      /* gdim */
-	float *rotation;  /* R^T in panels (see pq_kernel.h), or NULL */
-	float *centroids; /* chunk after chunk: 256 x its dimensions */
-	float *panels;    /* the same, each chunk in panels */
+	float *mean;             /* gdim */
+	float *rotation;         /* R^T in panels (see pq_kernel.h), or NULL */
+	int16_t *rotation_short; /* the same, see nv_panel_shorten */
+	float *centroids;        /* chunk after chunk: 256 x its dimensions */
+	float *panels;           /* the same, each chunk in panels */
 	/*
 	 * The same as integers, for comparing codes with each other: a coordinate
 	 * is its number of steps, which are so long that what nv_l2sq_short gives
@@ -67,10 +68,12 @@ extern void nv_pq_project(const nv_pq *pq, const float *rows, size_t stride,
 						  size_t n, float *out, float *scratch);
 extern void nv_pq_encode_projected(const nv_pq *pq, const float *projected,
 								   size_t n, uint8_t *codes);
-/* One row; returns the squared distance of it and what was encoded. */
-extern float nv_pq_encode_projected_error(const nv_pq *pq,
-										  const float *projected,
-										  uint8_t *code);
+/*
+ * The nearest centroids by a row's table, which was made for a search; returns
+ * the squared distance of the row and what was encoded.
+ */
+extern float nv_pq_encode_by_table(const nv_pq *pq, const float *table,
+								   uint8_t *code);
 extern void nv_pq_decode_projected(const nv_pq *pq, const uint8_t *code,
 								   float *projected);
 /* The code's place in steps; places compare by nv_l2sq_short * short_unit. */

@@ -59,6 +59,9 @@ first_at_avx2(__m256 v, float least, __m256i at)
 #define vf __m256
 #define vi __m256i
 #define V_LOAD(p) _mm256_loadu_ps(p)
+#define V_LOAD_SHORT(p)                                                        \
+	_mm256_cvtepi32_ps(                                                        \
+		_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *) (p))))
 #define V_STORE(p, a) _mm256_storeu_ps(p, a)
 #define V_SET1(x) _mm256_set1_ps(x)
 #define V_SUB(a, b) _mm256_sub_ps(a, b)
@@ -86,6 +89,9 @@ first_at_avx2(__m256 v, float least, __m256i at)
 #define vf __m512
 #define vi __m512i
 #define V_LOAD(p) _mm512_loadu_ps(p)
+#define V_LOAD_SHORT(p)                                                        \
+	_mm512_cvtepi32_ps(                                                        \
+		_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *) (p))))
 #define V_STORE(p, a) _mm512_storeu_ps(p, a)
 #define V_SET1(x) _mm512_set1_ps(x)
 #define V_SUB(a, b) _mm512_sub_ps(a, b)
@@ -205,6 +211,40 @@ multiply_plain(const float *rows, size_t stride, size_t n, uint32_t depth,
 		}
 }
 
+static void
+multiply_short_plain(const float *row, uint32_t depth, const int16_t *panels,
+					 uint32_t columns, float *out)
+{
+	for (uint32_t c = 0; c < columns; c += NV_PANEL_COLUMNS)
+	{
+		const int16_t *panel = panels + (size_t) c * depth;
+		float acc[NV_PANEL_COLUMNS] = {0};
+
+		for (uint32_t k = 0; k < depth; k++)
+		{
+			float x = row[k] * NV_SHORT_STEP;
+
+			for (int i = 0; i < NV_PANEL_COLUMNS; i++)
+				acc[i] += x * panel[(size_t) k * NV_PANEL_COLUMNS + i];
+		}
+		memcpy(out + c, acc,
+			   NV_MIN(columns - c, NV_PANEL_COLUMNS) * sizeof(float));
+	}
+}
+
+void
+nv_panel_shorten(float *panels, size_t n, int16_t *out)
+{
+	for (size_t i = 0; i < n; i++)
+	{
+		float steps = rintf(panels[i] / NV_SHORT_STEP);
+
+		steps = NV_MAX(-32767.0f, NV_MIN(steps, 32767.0f));
+		out[i] = (int16_t) steps;
+		panels[i] = steps * NV_SHORT_STEP;
+	}
+}
+
 size_t
 nv_panel_size(uint32_t depth, uint32_t columns)
 {
@@ -277,6 +317,26 @@ nv_panel_distances(const float *row, uint32_t depth, const float *panels,
 	DISPATCH(distances, row, depth, panels, out);
 }
 
+float
+nv_panel_least(const float *values, uint8_t *at)
+{
+	float lane[8], least;
+	int first = 0;
+
+	/* Eight at a time, so that comparisons overlap. */
+	memcpy(lane, values, sizeof(lane));
+	for (int c = 8; c < NV_PQ_CENTROIDS; c += 8)
+		for (int i = 0; i < 8; i++)
+			lane[i] = values[c + i] < lane[i] ? values[c + i] : lane[i];
+	least = lane[0];
+	for (int i = 1; i < 8; i++)
+		least = lane[i] < least ? lane[i] : least;
+	while (first < NV_PQ_CENTROIDS - 1 && values[first] != least)
+		first++;
+	*at = (uint8_t) first;
+	return least;
+}
+
 void
 nv_panel_multiply(const float *rows, size_t stride, size_t n, uint32_t depth,
 				  const float *panels, uint32_t columns, float *out,
@@ -284,4 +344,11 @@ nv_panel_multiply(const float *rows, size_t stride, size_t n, uint32_t depth,
 {
 	DISPATCH(multiply, rows, stride, n, depth, panels, columns, out,
 			 out_stride);
+}
+
+void
+nv_panel_multiply_short(const float *row, uint32_t depth, const int16_t *panels,
+						uint32_t columns, float *out)
+{
+	DISPATCH(multiply_short, row, depth, panels, columns, out);
 }

@@ -46,6 +46,20 @@ extern void nv_panel_nearest(const float *rows, size_t stride, size_t n,
 extern void nv_panel_distances(const float *row, uint32_t depth,
 							   const float *panels, float *out);
 
+/* The least of 256 values and the first place where it is. */
+extern float nv_panel_least(const float *values, uint8_t *at);
+
+/*
+ * Rounds a matrix of elements from -1 to 1 to multiples of NV_SHORT_STEP, and
+ * gives their numbers: half the bytes, and the same product.
+ */
+#define NV_SHORT_STEP 0x1p-15f
+extern void nv_panel_shorten(float *panels, size_t n, int16_t *out);
+/* out = row * such a matrix. */
+extern void nv_panel_multiply_short(const float *row, uint32_t depth,
+									const int16_t *panels, uint32_t columns,
+									float *out);
+
 /* out (n rows, out_stride floats apart) = rows * matrix. */
 extern void nv_panel_multiply(const float *rows, size_t stride, size_t n,
 							  uint32_t depth, const float *panels,

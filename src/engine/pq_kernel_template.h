@@ -183,6 +183,40 @@ KERNEL(multiply)(const float *rows, size_t stride, size_t n, uint32_t depth,
 	}
 }
 
+/* Element by element what multiply does with one row. */
+TARGET static void
+KERNEL(multiply_short)(const float *row, uint32_t depth, const int16_t *panels,
+					   uint32_t columns, float *out)
+{
+	for (uint32_t c = 0; c < columns; c += NV_PANEL_COLUMNS)
+	{
+		const int16_t *panel = panels + (size_t) c * depth;
+		float whole[NV_PANEL_COLUMNS];
+		vf acc[VECTORS];
+
+		NV_UNROLL
+		for (int v = 0; v < VECTORS; v++)
+			acc[v] = V_SET1(0.0f);
+		for (uint32_t k = 0; k < depth; k++)
+		{
+			vf x = V_SET1(row[k] * NV_SHORT_STEP);
+
+			NV_UNROLL
+			for (int v = 0; v < VECTORS; v++)
+				acc[v] =
+					V_FMADD(x,
+							V_LOAD_SHORT(panel + (size_t) k * NV_PANEL_COLUMNS +
+										 v * LANES),
+							acc[v]);
+		}
+		NV_UNROLL
+		for (int v = 0; v < VECTORS; v++)
+			V_STORE(whole + v * LANES, acc[v]);
+		memcpy(out + c, whole,
+			   NV_MIN(columns - c, NV_PANEL_COLUMNS) * sizeof(float));
+	}
+}
+
 #undef KERNEL
 #undef TARGET
 #undef LANES
@@ -191,6 +225,7 @@ KERNEL(multiply)(const float *rows, size_t stride, size_t n, uint32_t depth,
 #undef vf
 #undef vi
 #undef V_LOAD
+#undef V_LOAD_SHORT
 #undef V_STORE
 #undef V_SET1
 #undef V_SUB

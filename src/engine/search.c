@@ -924,9 +924,9 @@ nv_search_coding(const nv_search *s)
 }
 
 const float *
-nv_search_turned(const nv_search *s)
+nv_search_table(const nv_search *s)
 {
-	return s->turned;
+	return s->table;
 }
 
 uint32_t

@@ -153,11 +153,12 @@ typedef struct nv_met
  */
 extern uint32_t nv_search_n_met(const nv_search *search);
 extern nv_met nv_search_met(const nv_search *search, uint32_t i);
-/* The query in graph and in code space; entrance members it began with. */
+/* The query in graph space; entrance members it began with. */
 extern const float *nv_search_mapped(const nv_search *search);
 /* The codes it uses; they last as long as the epoch of whoever began it. */
 extern const nv_coding *nv_search_coding(const nv_search *search);
-extern const float *nv_search_turned(const nv_search *search);
+/* Its squared distances to their centroids, chunk after chunk. */
+extern const float *nv_search_table(const nv_search *search);
 extern uint32_t nv_search_seeds(const nv_search *search,
 								const nv_candidate **seeds);
 
