@@ -104,12 +104,45 @@ bounded_scale(const nv_gspace *gs, double norm)
 											  : gs->scale;
 }
 
+/*
+ * By float arithmetic alone the row is clearly not too long: what underflows
+ * in the sum of squares is less than NV_MAX_DIM * 2^-149, and scaled less than
+ * 2^118.  False for a sum that overflows, too.
+ */
+static bool
+is_short(const nv_gspace *gs, const float *in)
+{
+	double scaled =
+		(double) nv_dot(in, in, gs->dim) * ((double) gs->scale * gs->scale);
+
+	return scaled < MAX_SCALED_NORM * MAX_SCALED_NORM / 4;
+}
+
+/* A product is rounded once, as it is on the way through double. */
+static void
+scale_row(const nv_gspace *gs, const float *in, float *out)
+{
+	for (uint32_t i = 0; i < gs->dim; i++)
+	{
+		float value;
+
+		memcpy(&value, (const char *) in + i * sizeof(value), sizeof(value));
+		out[i] = value * gs->scale;
+	}
+}
+
 void
 nv_gspace_row(const nv_gspace *gs, const float *in, float *out)
 {
-	double norm = nv_norm(in, gs->dim);
-	double factor = bounded_scale(gs, norm);
+	double norm, factor;
 
+	if (gs->metric == NV_METRIC_L2 && is_short(gs, in))
+	{
+		scale_row(gs, in, out);
+		return;
+	}
+	norm = nv_norm(in, gs->dim);
+	factor = bounded_scale(gs, norm);
 	if (gs->metric == NV_METRIC_COSINE)
 		factor = norm > 0 ? 1 / norm : 0;
 	multiply(gs, in, factor, out);

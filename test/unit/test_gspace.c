@@ -274,6 +274,28 @@ test_in_place(void **state)
 	}
 }
 
+/* Euclidean: rows and queries are mapped alike, however long they are. */
+static void
+test_alike(void **state)
+{
+	float rows[16 * 37], row[37], query[37];
+	uint64_t seed = nv_random_seed(11);
+	nv_gspace gs;
+
+	for (int learnt = -120; learnt <= 120; learnt += 24)
+	{
+		make_rows(rows, 16, 37, 37, ldexp(1, learnt), &seed);
+		nv_gspace_learn(&gs, NV_METRIC_L2, 37, rows, 37, 16);
+		for (int exponent = -126; exponent <= 126; exponent++)
+		{
+			make_rows(rows, 1, 37, 37, ldexp(1, exponent), &seed);
+			nv_gspace_row(&gs, rows, row);
+			nv_gspace_query(&gs, rows, query);
+			assert_memory_equal(row, query, sizeof(row));
+		}
+	}
+}
+
 /* Nothing to learn from: no rows, or zero vectors only. */
 static void
 test_nothing_learnt(void **state)
@@ -307,6 +329,7 @@ main(void)
 		cmocka_unit_test(test_later_rows),
 		cmocka_unit_test(test_sphere),
 		cmocka_unit_test(test_in_place),
+		cmocka_unit_test(test_alike),
 		cmocka_unit_test(test_nothing_learnt),
 	};
 
