@@ -25,6 +25,8 @@
 /* When a changed index is published before its time is over. */
 #define DEAD_SHARE 8           /* retired slots: this part of all, and */
 #define MIN_DEAD_SLOTS 2048    /* this many, about 0.5 MiB */
+/* Linking waits where retired slots are half as many as the others. */
+#define MOST_DEAD_SLOTS(all) ((all) / 3)
 #define MIN_UNSAVED_ROWS 20000 /* rows linked: this many, and */
 #define UNSAVED_SHARE 200      /* this part of all */
 
@@ -321,6 +323,20 @@ nv_checkpoint_wanted(nv_body *body)
 	nv_store_count_slots(body->store, &live, &retired);
 	return (retired >= MIN_DEAD_SLOTS && retired * DEAD_SHARE > live) ||
 		   unsaved >= NV_MAX((uint64_t) MIN_UNSAVED_ROWS, rows / UNSAVED_SHARE);
+}
+
+/*
+ * They have become so many that the file would outgrow the graph before the
+ * checkpoint is published: the disk is busy, or the graph small.
+ */
+bool
+nv_checkpoint_overdue(nv_body *body)
+{
+	uint64_t retired, all;
+
+	nv_store_count_slots(body->store, &all, &retired);
+	return retired >= NV_MAX((uint64_t) MIN_DEAD_SLOTS,
+							 MOST_DEAD_SLOTS(all));
 }
 
 /*

@@ -423,6 +423,8 @@ extern void nv_index_describe(nv_index *index, const nv_index_params *params,
 extern void nv_index_damaged(nv_index *index, nv_body *body);
 /* So much has changed that a checkpoint is due before its time. */
 extern bool nv_checkpoint_wanted(nv_body *body);
+/* So much that who changes more should wait for it. */
+extern bool nv_checkpoint_overdue(nv_body *body);
 /* Publishes a checkpoint of the body if there is one. */
 extern nv_status nv_index_checkpoint(nv_index *index, nv_error *err);
 

@@ -28,6 +28,9 @@
 
 #define BATCH 64 /* rows of one index before others have their turn */
 #define IDLE_MS 200
+/* For a checkpoint, at most; and between two looks at whether it is over. */
+#define CHECKPOINT_WAIT_NS (UINT64_C(5000) * 1000000u)
+#define CHECKPOINT_LOOK_US 1000
 #define KEEP_BODY_NS (UINT64_C(1000) * 1000000u) /* a graph without work */
 #define RETRY_NS (UINT64_C(1000) * 1000000u)     /* after a failure */
 
@@ -397,6 +400,33 @@ row_memory(inserter *t, uint32_t dim)
 	return true;
 }
 
+static uint64_t
+checkpoints_tried(const nv_index *index)
+{
+	return atomic_load(&index->work.checkpoints) +
+		   atomic_load(&index->work.checkpoint_failures);
+}
+
+/*
+ * However long a checkpoint takes, the edge file grows by so many dead lists
+ * only.  One that failed ends the wait, too, and so does time: linking does not
+ * depend on it.
+ */
+static void
+await_checkpoint(inserter *t, const nv_index *index, nv_body *body)
+{
+	uint64_t tried = checkpoints_tried(index), start_ns = nv_now_ns();
+
+	while (nv_checkpoint_overdue(body) && checkpoints_tried(index) == tried &&
+		   nv_elapsed_ns(start_ns) < CHECKPOINT_WAIT_NS &&
+		   !atomic_load(&t->engine->stopping) &&
+		   !atomic_load(&body->given_up) && !atomic_load(&body->remove_dir))
+	{
+		nv_engine_wake(t->engine);
+		nv_pause(t->engine, CHECKPOINT_LOOK_US);
+	}
+}
+
 static void
 work(inserter *t, nv_index *index, nv_body *body)
 {
@@ -414,8 +444,10 @@ work(inserter *t, nv_index *index, nv_body *body)
 	t->linker.counters = &index->inserted;
 	for (int i = 0; i < BATCH && !atomic_load(&t->engine->stopping); i++)
 	{
-		bool more = nv_insert_next(&t->linker, index, t->row);
+		bool more;
 
+		await_checkpoint(t, index, body);
+		more = nv_insert_next(&t->linker, index, t->row);
 		t->worked_ns = nv_now_ns();
 		if (!more)
 			break;

@@ -598,6 +598,7 @@ other_memory(nv_store *store)
 void
 nv_store_count_slots(nv_store *store, uint64_t *all, uint64_t *retired)
 {
+	nv_edges_reclaim(store); /* who waits for fewer changes nothing meanwhile */
 	pthread_mutex_lock(&store->edges.allocator);
 	*all = store->edges.live_slots;
 	pthread_mutex_unlock(&store->edges.allocator);

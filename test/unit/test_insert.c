@@ -5,6 +5,12 @@
  */
 #include "engine_threads.h"
 
+#include <unistd.h>
+
+#include "engine_internal.h"
+#include "io_internal.h"
+#include "store_internal.h"
+
 /* Sanitizer builds run on fewer rows. */
 #ifdef __SANITIZE_THREAD__
 #define TOTAL 2400u
@@ -560,6 +566,62 @@ test_checkpoint_dead(void **state)
 		assert_true(finds_itself(f, e, 1, 100));
 }
 
+#define ROOT_US 300000 /* that a root takes to be written */
+#define MIN_DEAD 2048u /* fewer make nobody wait */
+
+static const nv_file_ops *real_ops;
+
+static ssize_t
+slow_root(nv_file *file, const void *buf, size_t len, uint64_t offset)
+{
+	if (offset < NV_FIRST_PLACE * NV_SEGMENT)
+		usleep(ROOT_US);
+	return real_ops->pwrite(file, buf, len, offset);
+}
+
+/* However long a checkpoint takes, dead lists are at most half of the others. */
+static void
+test_checkpoint_slow(void **state)
+{
+	fixture *f = *state;
+	nv_index *index;
+	nv_body *body;
+	nv_file_ops ops;
+	uint64_t most = 0, checkpoints;
+
+	build_first(f, CHURN_BASE);
+	index = nv_index_get(f->engine, &f->key, false);
+	body = nv_index_body(index);
+	real_ops = body->store->state.file->ops;
+	ops = *real_ops;
+	ops.pwrite = slow_root;
+	body->store->state.file->ops = &ops;
+	checkpoints = info(f)->checkpoints;
+	insert_some(f, CHURN_BASE, CHURN_ROWS, 1);
+	while (info(f)->pending_rows > 0)
+	{
+		const nv_req_info *i = &f->r->u.info;
+
+		/* Each thread may rewrite those of one row more. */
+		assert_true(i->retired_slots <=
+					NV_MAX((i->live_slots - i->retired_slots) / 2, MIN_DEAD) +
+						2 * f->params.max_degree + 1);
+		most = NV_MAX(most, i->retired_slots);
+		usleep(2000);
+	}
+	print_message("%llu of %llu lists dead, %llu checkpoints\n",
+				  (unsigned long long) most,
+				  (unsigned long long) f->r->u.info.live_slots,
+				  (unsigned long long) (info(f)->checkpoints - checkpoints));
+	assert_true(info(f)->checkpoints >= checkpoints + 2);
+	checkpoint(f); /* and none is under way */
+	body->store->state.file->ops = real_ops;
+	nv_body_put(body);
+	nv_index_put(index);
+	for (uint32_t e = CHURN_BASE; e < f->n; e++)
+		assert_true(finds_itself(f, e, 1, 100));
+}
+
 static void
 test_checkpoint_timeout(void **state)
 {
@@ -719,6 +781,7 @@ main(void)
 		insert_test(test_restart_published, setup_l2),
 		insert_test(test_restart_killed, setup_l2),
 		insert_test(test_checkpoint_dead, setup_churn),
+		insert_test(test_checkpoint_slow, setup_churn),
 		insert_test(test_checkpoint_timeout, setup_l2),
 		insert_test(test_restart_halfway, setup_l2),
 		insert_test(test_rebuild_beside, setup_l2),
