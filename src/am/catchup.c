@@ -414,7 +414,11 @@ try_opening(NavisSlice *slice, const nv_key *key, bool *again)
 		return NAVIS_OPENING_LOST;
 	*again = status == NV_ENOENT;
 	if (status == NV_OK)
+	{
 		status = end_pass(slice, key, true, &state);
+		/* A row that came meanwhile is missing. */
+		*again = status == NV_OK && state == NV_INDEX_OPENING;
+	}
 	else
 		(void) end_pass(slice, key, false, &state);
 	if (status == NV_OK && state == NV_INDEX_READY)

@@ -1025,7 +1025,7 @@ own_build_state(nv_index *index)
 	if (index->state == NV_INDEX_FULL)
 		index->state = NV_INDEX_OPENING;
 	else if (index->state == NV_INDEX_DAMAGED)
-		index->state = NV_INDEX_READY;
+		index->state = index->lacks_row ? NV_INDEX_OPENING : NV_INDEX_READY;
 }
 
 static nv_status

@@ -118,6 +118,7 @@ typedef struct nv_pass
 	uint64_t *confirmed; /* bitmap over the body's elements */
 	uint64_t n_bits;
 	uint64_t started_ns;
+	bool lacks_row; /* it may have gone by one that is missing */
 	struct nv_pass *next;
 } nv_pass;
 
@@ -193,7 +194,8 @@ struct nv_index
 	bool loaded;          /* the sidecar was looked at */
 	bool explained;       /* the log says why there is no graph */
 	bool dropped;
-	nv_body *body; /* NULL: no graph */
+	bool lacks_row; /* and no walk has begun since */
+	nv_body *body;  /* NULL: no graph */
 	nv_pass *passes;
 	nv_followed followed; /* valid in state READY */
 	nv_build *build;      /* running */
@@ -510,6 +512,11 @@ extern void nv_request_reconcile(nv_engine *engine, nv_request *request);
 extern void nv_job_opened(nv_engine *engine, nv_job *job);
 extern void nv_request_followed(nv_engine *engine, nv_request *request);
 extern void nv_passes_free(nv_index *index);
+/*
+ * A row of the journal is missing: only a walk that begins from here on can say
+ * that the index is whole.  index->lock held.
+ */
+extern void nv_index_lacks_row(nv_index *index);
 /*
  * A row left pending for the body: walks that compare the body must not take
  * it for a stale one.  index->lock held.

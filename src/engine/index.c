@@ -373,6 +373,7 @@ static void
 doubt(nv_index *index)
 {
 	pthread_mutex_lock(&index->lock);
+	nv_index_lacks_row(index);
 	if (index->state == NV_INDEX_READY)
 		index->state = NV_INDEX_OPENING;
 	pthread_mutex_unlock(&index->lock);

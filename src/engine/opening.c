@@ -188,6 +188,7 @@ new_pass(nv_index *index, uint64_t *id, nv_error *err)
 	pass->started_ns = nv_now_ns();
 	pass->next = index->passes;
 	index->passes = pass;
+	index->lacks_row = false;
 	/* Openers that died in the middle leave theirs behind: the oldest goes. */
 	for (p = pass; p->next != NULL; p = p->next)
 		if (++n >= MAX_PASSES ||
@@ -214,6 +215,14 @@ nv_passes_free(nv_index *index)
 		free(pass->confirmed);
 		free(pass);
 	}
+}
+
+void
+nv_index_lacks_row(nv_index *index)
+{
+	index->lacks_row = true;
+	for (nv_pass *pass = index->passes; pass != NULL; pass = pass->next)
+		pass->lacks_row = true;
 }
 
 void
@@ -409,7 +418,7 @@ opened_locked(nv_index *index, nv_req_opened *r, nv_error *err)
 	if (pass == NULL)
 		return nv_fail(err, NV_ENOENT, 0, "index is not being opened");
 	*p = pass->next;
-	if (r->complete &&
+	if (r->complete && !pass->lacks_row &&
 		(index->state == NV_INDEX_OPENING || index->state == NV_INDEX_NO_GRAPH))
 	{
 		status = drop_unconfirmed(index, pass, err);

@@ -50,6 +50,7 @@ static void
 let_go(nv_index *index)
 {
 	atomic_fetch_add(&index->let_go, 1);
+	nv_index_lacks_row(index);
 	index->state = NV_INDEX_FULL;
 	index->full_ns = nv_now_ns();
 	nv_pending_clear(index->pending);
@@ -64,6 +65,7 @@ nv_index_become_full(nv_index *index, const char *why)
 			   "%s: %s; scans are exact", index->title, why);
 	if (index->state != NV_INDEX_FULL)
 		index->full_ns = nv_now_ns();
+	nv_index_lacks_row(index);
 	index->state = NV_INDEX_FULL;
 	if (is_small(index))
 		let_go(index);

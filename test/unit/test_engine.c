@@ -274,6 +274,79 @@ test_stale_sidecar(void **state)
 	}
 }
 
+/* A row that cannot be taken and whose inserter does not wait to hear it. */
+static void
+post_refused(fixture *f, uint32_t e)
+{
+	nv_request *r = begin(f, NV_REQ_INSERT);
+
+	r->u.insert = (nv_req_insert){
+		.element = e,
+		.generation = 1,
+		.hash = 1,
+		.lsn = ++f->lsn,
+		.dim = DIM + 1,
+		.posted = 1,
+	};
+	assert_int_equal(call(f), NV_EINVAL);
+}
+
+static uint64_t
+begin_pass(fixture *f)
+{
+	begin(f, NV_REQ_OPEN)->u.open.params = f->params;
+	assert_int_equal(call(f), NV_OK);
+	assert_int_not_equal(f->r->u.open.pass, 0);
+	return f->r->u.open.pass;
+}
+
+static uint32_t
+end_pass(fixture *f, uint64_t pass)
+{
+	begin(f, NV_REQ_OPENED)->u.opened.pass = pass;
+	f->r->u.opened.complete = 1;
+	assert_int_equal(call(f), NV_OK);
+	return f->r->u.opened.state;
+}
+
+/*
+ * A row is missing and nobody was told: no search, and no walk that may have
+ * gone by the row makes the index usable, only one that began afterwards.
+ */
+static void
+test_missing_row(void **state)
+{
+	fixture *f = *state;
+	nv_index *index;
+	uint64_t pass;
+	uint32_t st;
+
+	build_all(f);
+	post_refused(f, f->n);
+	assert_int_equal(search(f, f->rows, 10, 60), NV_EUNUSABLE);
+	pass = begin_pass(f);
+	post_refused(f, f->n);
+	assert_int_equal(end_pass(f, pass), NV_INDEX_OPENING);
+	assert_int_equal(search(f, f->rows, 10, 60), NV_EUNUSABLE);
+	assert_int_equal(open_index(f, f->n, 0, 0, true, &st), 0);
+	assert_int_equal(st, NV_INDEX_READY);
+	assert_int_equal(search(f, f->rows, 10, 60), NV_OK);
+
+	/* The same where the row finds no room and others leave soon. */
+	post_refused(f, f->n);
+	pass = begin_pass(f);
+	index = nv_index_get(f->engine, &f->key, false);
+	pthread_mutex_lock(&index->lock);
+	nv_index_become_full(index, "no room for a row");
+	nv_index_leave_full(index);
+	pthread_mutex_unlock(&index->lock);
+	nv_index_put(index);
+	assert_int_not_equal(begin_pass(f), pass);
+	assert_int_equal(end_pass(f, pass), NV_INDEX_OPENING);
+	assert_int_equal(open_index(f, f->n, 0, 0, true, &st), 0);
+	assert_int_equal(st, NV_INDEX_READY);
+}
+
 static void
 test_restart(void **state)
 {
@@ -993,6 +1066,7 @@ main(void)
 		TEST(test_rows_come_and_go),
 		TEST(test_late_catch_up),
 		TEST(test_stale_sidecar),
+		TEST(test_missing_row),
 		TEST(test_restart),
 		TEST(test_restart_calibrated),
 		TEST(test_restart_behind_journal),
