@@ -32,6 +32,8 @@
 #define PROGRESS_MS 100 /* between calls of a progress function */
 #define SPIN_US 10      /* before the backend sleeps */
 #define NAP_US 50       /* between looks at what another one has posted */
+#define NAPS 20         /* before these looks become one in NAP_MS */
+#define NAP_MS 1
 
 /* This process's slot and owner number; NULL before the first request. */
 static NavisSlot *my_slot = NULL;
@@ -158,6 +160,27 @@ enter_slot(void)
 	atomic_store(&my_slot->latch, MyLatch);
 }
 
+/* What pg_stat_activity calls the waits of this file. */
+static uint32
+wait_event(void)
+{
+	static uint32 event = 0;
+
+	return navis_wait_event("NavisEngine", &event);
+}
+
+/*
+ * LWLocks, buffer content locks among them, hold off interrupts: with them
+ * held nobody may wait for the engine.
+ */
+static void
+check_may_wait(void)
+{
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+	if (InterruptHoldoffCount != 0)
+		elog(ERROR, "navis engine called while interrupts are held off");
+}
+
 /*
  * Sleeps until the latch is set, at most timeout_ms.  False: the postmaster is
  * dead (only with interruptible = false; else the process ends).
@@ -165,14 +188,13 @@ enter_slot(void)
 static bool
 wait_for_latch(long timeout_ms, bool interruptible)
 {
-	static uint32 wait_event = 0;
 	int rc;
 
 	rc = WaitLatch(
 		MyLatch,
 		WL_LATCH_SET | WL_TIMEOUT |
 			(interruptible ? WL_EXIT_ON_PM_DEATH : WL_POSTMASTER_DEATH),
-		timeout_ms, navis_wait_event("NavisEngine", &wait_event));
+		timeout_ms, wait_event());
 	if (rc & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	if (interruptible)
@@ -317,6 +339,24 @@ note_post(const nv_request *request)
 		place_words[request->u.insert.place].accepted = false;
 }
 
+/*
+ * Between two looks at a slot whose engine thread will not wake us.  Usually it
+ * is at work and needs microseconds; longer sleeps see the postmaster's end.
+ */
+static void
+nap(uint32 naps)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (naps >= NAPS)
+	{
+		(void) wait_for_latch(NAP_MS, true);
+		return;
+	}
+	pgstat_report_wait_start(wait_event());
+	pg_usleep(NAP_US);
+	pgstat_report_wait_end();
+}
+
 /* Until the INSERT posted from a slot at this moment is answered. */
 static void
 await_post(uint32 number)
@@ -325,6 +365,7 @@ await_post(uint32 number)
 	uint64 post = atomic_load(&slot->posts);
 	uint64 mask = UINT64_C(1) << (number % 64);
 	uint64 spin_end = navis_now_us() + SPIN_US;
+	uint32 naps = 0;
 
 	while ((atomic_load(&navis_control->posted[number / 64]) & mask) != 0 &&
 		   atomic_load(&slot->posts) == post &&
@@ -334,10 +375,7 @@ await_post(uint32 number)
 		if (may_spin && navis_now_us() < spin_end)
 			navis_relax();
 		else
-		{
-			CHECK_FOR_INTERRUPTS();
-			pg_usleep(NAP_US);
-		}
+			nap(naps++);
 	}
 }
 
@@ -378,6 +416,8 @@ begin(nv_request_kind kind, const nv_key *key, int timeout_ms)
 	if (my_slot == NULL)
 		enter_slot();
 	request = &my_slot->request;
+	if (timeout_ms < 0)
+		check_may_wait();
 	if (!await_own_post(request, timeout_ms))
 		return NULL;
 	note_post(request);
@@ -481,11 +521,7 @@ nv_status
 navis_request_call(nv_request *request,
 				   void (*progress)(nv_request *request, void *arg), void *arg)
 {
-	/* LWLocks, buffer content locks among them, hold off interrupts. */
-	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
-	if (InterruptHoldoffCount != 0)
-		elog(ERROR, "navis engine called while interrupts are held off");
-
+	check_may_wait();
 	submit(request);
 	if (spin_until(is_done, request))
 		return answer(request);
@@ -613,6 +649,7 @@ navis_place_reserve(const nv_key *key, NavisPlace *place, nv_request **request)
 	/* The next place is offered with the answer of the last row. */
 	if (my_slot != NULL)
 	{
+		check_may_wait();
 		(void) await_own_post(&my_slot->request, -1);
 		note_post(&my_slot->request);
 	}

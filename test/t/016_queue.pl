@@ -159,14 +159,24 @@ FROM more WHERE id = $id - 26000;
 SQL
 	return;
 }
+
+# Searches that wait as pg_stat_activity shows it.
+sub waiting_searches
+{
+	return $node->safe_psql('postgres', <<SQL);
+SELECT count(*) FROM pg_stat_activity
+WHERE query LIKE 'SELECT ''nearest%' AND state = 'active' AND wait_event_type = 'Extension';
+SQL
+}
 ok(linked(), 'all rows are linked');
 $node->safe_psql('postgres', 'DROP TABLE others');
 my @posters = map { session($node) } 1 .. 3;
 insert_near($posters[ $_ ], 30501 + $_) for 0 .. 2;
 ok(linked(), 'three sessions have told the engine of a row');
-my @searchers = map { session($node) } 1 .. 6;
+my @searchers = map { session($node) } 1 .. 8;
 $_->query_safe("SET enable_seqscan = off; SELECT id FROM words ORDER BY v <-> (SELECT v FROM more WHERE id = 4001) LIMIT 1")
   for @searchers;
+my @given_up = map { $_->query_safe('SELECT pg_backend_pid()') } @searchers[ 6, 7 ];
 $pid = worker_pid($node);
 kill 'STOP', $pid;
 insert_near($posters[ $_ ], 30511 + $_) for 0 .. 2;
@@ -182,9 +192,21 @@ SELECT 'by ' || mode FROM navis_last_scan();
 SQL
 	$searchers[$i]{run}->pump_nb;
 }
-usleep(300_000);
-$_->{run}->pump_nb for @searchers;
-unlike(join('', map { $_->{stdout} } @searchers), qr/nearest/, 'searches wait for the rows');
+ok(wait_until(sub { $_->{run}->pump_nb for @searchers; return waiting_searches() == 8 }, 30, 10), 'searches wait, and it is seen');
+unlike(join('', map { $_->{stdout} } @searchers), qr/nearest/, 'for the rows');
+my (undef, undef, $why) = $node->psql('postgres', <<SQL);
+SET enable_seqscan = off;
+SET statement_timeout = 200;
+SELECT id FROM words ORDER BY v <-> (SELECT v FROM more WHERE id = 4001) LIMIT 1;
+SQL
+like($why, qr/canceling statement due to statement timeout/, 'a waiting search ends in time');
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($given_up[0]), pg_terminate_backend($given_up[1])");
+ok( wait_until(sub { $_->{run}->pump_nb for @searchers; return gone($given_up[1]) && $searchers[6]{stderr} =~ /canceling/ }, 30, 10),
+	'it is cancelled, and its session ended');
+unlike($searchers[6]{stdout} . $searchers[7]{stdout}, qr/nearest/, 'without an answer');
+(pop @searchers)->{run}->finish;
+$searchers[6]{stderr} = '';
+(pop @searchers)->quit;
 kill 'CONT', $pid;
 for my $i (0 .. $#searchers)
 {
@@ -196,7 +218,16 @@ for my $i (0 .. $#searchers)
 insert_near($posters[ $_ ], 30521 + $_) for 0 .. 1;
 is($node->safe_psql('postgres', "SELECT count(*) FROM words WHERE word = '*posted'"), 8, 'the sessions go on');
 ok(linked(), 'all rows are linked again');
-$_->quit for @posters, @searchers;
-$_->{run}->finish for ($loader, $writer, $dropper);
-$node->stop;
+
+# Nor does a search wait for a row longer than the postmaster lives.
+$pid = worker_pid($node);
+kill 'STOP', $pid;
+insert_near($posters[0], 30531);
+$given_up[0] = $searchers[0]->query_safe('SELECT pg_backend_pid()');
+$searchers[0]{stdin} .= "SELECT 'nearest ' || id FROM words ORDER BY v <-> (SELECT v FROM more WHERE id = 4001) LIMIT 1;\n";
+ok(wait_until(sub { $searchers[0]{run}->pump_nb; return waiting_searches() == 1 }, 30, 10), 'a search waits');
+$node->kill9;
+ok(wait_until(sub { return gone($given_up[0]) }, 30, 10), 'it ends with the postmaster');
+kill 'KILL', $pid;
+$_->{run}->finish for (@posters, @searchers, $loader, $writer, $dropper);
 done_testing();
