@@ -364,6 +364,72 @@ test_delete_during_build(void **state)
 	}
 }
 
+/* --- Two rows of one element in a build --- */
+
+/* Without insert threads nothing is built and linked but what a test does. */
+static int
+setup_by_hand(void **state)
+{
+	return setup_with(state, NV_METRIC_L2, NV_MIN_GRAPH_ROWS + 100);
+}
+
+static void
+give_row(fixture *f, nv_build *b, uint32_t e, uint32_t generation)
+{
+	nv_journal_entry entry = {e, generation, hash_row(f, e)};
+
+	assert_int_equal(
+		nv_build_own_add(b, &entry, f->rows + (size_t) e * DIM, NULL), NV_OK);
+}
+
+/* The element's row is deleted, and another one of it waits. */
+static void
+replace_row(fixture *f, uint32_t e)
+{
+	assert_int_equal(delete (f, e, 1, 1), NV_OK);
+	make_rows(f->rows + (size_t) e * DIM, 1, 500 + e);
+	assert_int_equal(insert(f, e, 2), NV_OK);
+}
+
+/*
+ * A build reads rows of the old graph, two of these elements get other rows,
+ * which it finds waiting; one is deleted again.  What was deleted is the first
+ * row of the one that stays, and both of the other.
+ */
+static void
+test_element_read_twice(void **state)
+{
+	const uint32_t stays = 7, goes = 300;
+	fixture *f = *state;
+	const nv_hit *hits = (const nv_hit *) f->r->data;
+	nv_req_build result;
+	nv_index *index;
+	nv_build *b;
+
+	build_all(f);
+	index = nv_index_get(f->engine, &f->key, false);
+	assert_int_equal(
+		nv_build_own_begin(index, f->n, UINT64_C(1) << 30, 2, &b, NULL), NV_OK);
+	for (uint32_t e = 0; e < f->n; e++)
+		give_row(f, b, e, 1);
+	replace_row(f, stays);
+	replace_row(f, goes);
+	give_row(f, b, stays, 2);
+	give_row(f, b, goes, 2);
+	assert_int_equal(delete (f, goes, 1, 2), NV_OK);
+	assert_int_equal(nv_build_own_end(b, NV_OK, &result, NULL), NV_OK);
+	nv_index_put(index);
+
+	assert_int_equal(info(f)->pending_rows, 0);
+	assert_int_equal(info(f)->vertices - info(f)->deleted, f->n - 1);
+	assert_int_equal(search(f, f->rows + (size_t) stays * DIM, 10, 100), NV_OK);
+	assert_true(hits[0].element == stays && hits[0].generation == 2);
+	assert_true(hits[0].distance == 0);
+	assert_int_equal(search(f, f->rows + (size_t) goes * DIM, 10, 100), NV_OK);
+	for (uint32_t h = 0; h < f->r->u.search.n; h++)
+		assert_int_not_equal(hits[h].element, goes);
+}
+
 #ifndef __SANITIZE_THREAD__ /* they take long, and do the same */
 /* --- Growth and drift --- */
 
@@ -678,6 +744,79 @@ test_retrain_drop(void **state)
 }
 #endif
 
+/* What is retrained, by the test's own thread, and where it is cut short. */
+typedef struct cut
+{
+	nv_engine *engine;
+	nv_store *store;
+	uint32_t pauses, at; /* 0: never */
+	uint32_t with_codes; /* times it had begun with the codes */
+} cut;
+
+/* Somebody else wants the memory. */
+static void
+cut_short(void *arg)
+{
+	cut *c = arg;
+	nv_vertex_codes codes;
+
+	if (++c->pauses != c->at)
+		return;
+	nv_store_codings(c->store, &codes);
+	c->with_codes += codes.next != NULL;
+	atomic_store(&c->engine->renew_after_ns, UINT64_MAX);
+}
+
+static uint64_t
+codes_memory(nv_store *store)
+{
+	nv_store_stats stats;
+
+	nv_store_get_stats(store, &stats);
+	return stats.memory_codes;
+}
+
+/*
+ * Cut short at every place where it rests, it leaves no codes in the making
+ * behind and can begin anew; at last it comes to its end.
+ */
+static void
+test_retrain_cut(void **state)
+{
+	fixture *f = *state;
+	nv_index *index;
+	nv_body *body;
+	cut c = {.engine = f->engine};
+	uint64_t memory;
+
+	build_and_forbid(f);
+	index = nv_index_get(f->engine, &f->key, false);
+	body = nv_index_body(index);
+	c.store = body->store;
+	memory = codes_memory(c.store);
+	for (uint32_t i = 0; i < 2 * NV_DRIFT_MIN_ROWS; i++)
+		nv_drift_add(&body->drift, 100 * nv_drift_trained(&body->drift));
+	f->engine->pause = cut_short;
+	f->engine->pause_arg = &c;
+	while (index->retrained == 0)
+	{
+		nv_vertex_codes codes;
+
+		c.pauses = 0;
+		c.at++;
+		assert_true(nv_retrain_next(f->engine));
+		atomic_store(&f->engine->renew_after_ns, 0);
+		nv_store_codings(c.store, &codes);
+		assert_null(codes.next);
+		assert_int_equal(codes_memory(c.store), memory);
+	}
+	assert_true(c.with_codes >= 3);
+	f->engine->pause = NULL;
+	assert_true(recall_now(f, KEPT, QUERIES) >= 0.95);
+	nv_body_put(body);
+	nv_index_put(index);
+}
+
 /* --- What fails, and who goes first --- */
 
 /* No room for the files: rows stay pending, answers right, then it comes. */
@@ -794,6 +933,8 @@ main(void)
 										teardown),
 		cmocka_unit_test_setup_teardown(test_delete_during_build, setup_l2,
 										teardown),
+		cmocka_unit_test_setup_teardown(test_element_read_twice, setup_by_hand,
+										teardown),
 #ifndef __SANITIZE_THREAD__
 		cmocka_unit_test_setup_teardown(test_growth, setup_l2, teardown),
 		cmocka_unit_test_setup_teardown(test_drift, setup_drift, teardown),
@@ -807,6 +948,8 @@ main(void)
 		cmocka_unit_test_setup_teardown(test_retrain_drop, setup_retrain,
 										teardown),
 #endif
+		cmocka_unit_test_setup_teardown(test_retrain_cut, setup_by_hand,
+										teardown),
 		cmocka_unit_test_setup_teardown(test_failure, setup_first, teardown),
 		cmocka_unit_test_setup_teardown(test_build_memory, setup_first,
 										teardown),
