@@ -3,6 +3,7 @@
  *		Dead vertices leave the graph: what is found, what lists name, what is
  *		used again; beside everything else; crashes; requests.
  */
+#include "engine_internal.h"
 #include "engine_threads.h"
 #include "entrance.h"
 
@@ -573,6 +574,103 @@ test_clusters(void **state)
 	assert_true(m.n >= live / 100 && m.n <= live / 80 + 2);
 }
 
+/* --- A medoid that is gone --------------------------------------------------
+ */
+
+/* Each row that comes is a member of the entrance graph; ids in their order. */
+static int
+setup_members(void **state)
+{
+	int rc = setup_few(state);
+	fixture *f = *state;
+
+	stop_engine(f, false);
+	f->config.insert_threads = 1;
+	f->params.entrance_ratio = 1;
+	start_engine(f);
+	return rc;
+}
+
+static uint32_t
+element_of(const nv_store *store, uint32_t vertex)
+{
+	uint32_t e = 0, g;
+
+	while (nv_store_element(store, e, &g) != vertex)
+		e++;
+	return e;
+}
+
+/* Rows e .. e + n - 1 come, and lie where the code of a vertex is. */
+static void
+insert_near(fixture *f, nv_body *body, uint32_t vertex, uint32_t e, uint32_t n)
+{
+	for (uint32_t i = e; i < e + n; i++)
+	{
+		float *row = f->rows + (size_t) i * DIM;
+
+		assert_int_equal(nv_body_decode(body, vertex, row, NULL), NV_OK);
+		for (uint32_t d = 0; d < DIM; d++)
+			row[d] /= body->view.gspace.scale;
+		row[0] += 0.001f * (float) (i - e);
+	}
+	insert_some(f, e, n, 1);
+	await_linked(f);
+	for (uint32_t i = e; i < e + n; i++)
+	{
+		uint32_t g, v = nv_store_element(body->store, i, &g);
+
+		assert_true(nv_entrance_member(body->entrance, v));
+	}
+}
+
+/*
+ * While a run waits for who was there before it, rows come that are the nearest
+ * ones to the medoid that goes.  The run's walk over the lists does not know
+ * them, and could not tell who hangs together with such a medoid.
+ */
+static void
+test_young_near_medoid(void **state)
+{
+	fixture *f = *state;
+	fixture other = fork_fixture(f, 2);
+	nv_index *index;
+	nv_body *body;
+	uint32_t ids, medoid, now;
+	int epoch;
+	bool lives;
+
+	build_first(f, 1500);
+	index = nv_index_get(f->engine, &f->key, false);
+	body = nv_index_body(index);
+	medoid = body->view.medoid;
+	delete_some(f, element_of(body->store, medoid), 1, 1);
+	epoch = nv_store_enter(body->store);
+	ids = nv_store_vertices(body->store);
+	begin(&other, NV_REQ_CONSOLIDATE);
+	nv_local_submit(other.local, other.r);
+	for (int i = 0; i < WAIT_SECONDS * 1000 &&
+					info(f)->consolidating != NV_CONSOLIDATE_WAIT;
+		 i++)
+		usleep(1000);
+	assert_int_equal(info(f)->consolidating, NV_CONSOLIDATE_WAIT);
+	/* The first ones use up ids that had been set aside. */
+	insert_some(f, 1500, 50, 1);
+	await_linked(f);
+	insert_near(f, body, medoid, 1550, 5);
+	for (uint32_t e = 1550; e < 1555; e++)
+		assert_true(nv_store_element(body->store, e, &now) >= ids);
+	nv_store_leave(body->store, epoch);
+	assert_int_equal(nv_local_wait(other.local, other.r), NV_OK);
+	assert_int_equal(other.r->u.consolidate.freed, 1);
+	now = body->view.medoid;
+	lives = nv_body_live(body, now);
+	nv_body_put(body);
+	nv_index_put(index);
+	assert_true(lives && now < ids);
+	free(other.r);
+}
+
 /* --- Requests ---------------------------------------------------------------
  */
 
@@ -725,6 +823,7 @@ main(void)
 		consolidate_test(test_few_left, setup_few),
 		consolidate_test(test_region, setup_few),
 		consolidate_test(test_clusters, setup_few),
+		consolidate_test(test_young_near_medoid, setup_members),
 		consolidate_test(test_threshold, setup_few),
 #endif
 		consolidate_test(test_give_up, setup_few),
