@@ -363,12 +363,22 @@ graph_finds(world *w, nv_body *body, uint32_t vector, uint32_t list,
 	return ok;
 }
 
+static void
+count_search(world *w, bool found)
+{
+	w->counts->searches++;
+	if (w->deleted_many)
+		w->counts->missed += !found;
+	else if (w->kind != SIM_LIES)
+		w->counts->unfound += !found;
+}
+
 /* A live row is linked and found, or pending. */
 static void
 do_search(world *w)
 {
 	uint32_t e = (uint32_t) sim_pick(w, w->n_elements);
-	const element *row = &w->elements[e];
+	const element *row = &w->elements[e], was = *row;
 	nv_body *body = nv_index_body(w->index);
 	uint64_t hash = w->base->hashes[row->vector];
 	bool found;
@@ -379,15 +389,12 @@ do_search(world *w)
 		uint32_t all = NV_MAX(atomic_load(&body->n_vertices), 1u);
 		uint32_t list =
 			nv_widen(SEARCH_LIST, atomic_load(&body->dead_vertices), all);
-		bool ok = graph_finds(w, body, row->vector, list, &found);
 
-		if (!ok)
+		if (!graph_finds(w, body, row->vector, list, &found))
 			sim_check(w, sim_may_fail(w));
-		else if (w->deleted_many)
-			w->counts->missed += !found;
-		else if (w->kind != SIM_LIES)
-			w->counts->unfound += !found;
-		w->counts->searches++;
+		else if (row->live && row->generation == was.generation)
+			count_search(w, found);
+		/* Or else others have deleted it meanwhile. */
 	}
 	nv_body_put(body);
 }

@@ -26,21 +26,18 @@
 /* Seeds of the test; fewer where everything takes longer. */
 #if defined(__SANITIZE_THREAD__)
 #define SEEDS 4
-#define KNOWN_SEEDS 2
 #define POINTS 3
 #define REBUILD_STEP 24
 #define CONSOLIDATE_STEP 60
 #define ALL_DIE_STEP 50
 #elif defined(__SANITIZE_ADDRESS__)
 #define SEEDS 30
-#define KNOWN_SEEDS 2
 #define POINTS 30
 #define REBUILD_STEP 6
 #define CONSOLIDATE_STEP 12
 #define ALL_DIE_STEP 30
 #else
 #define SEEDS 100
-#define KNOWN_SEEDS 4
 #define POINTS 40
 #define REBUILD_STEP 2
 #define CONSOLIDATE_STEP 3
@@ -133,8 +130,8 @@ print_counts(void)
 static bool
 most_are_found(void)
 {
-	return counts.unfound <= 1 + counts.searches / 500 &&
-		   counts.missed <= 2 + counts.searches / 50;
+	return counts.unfound <= 1 + counts.searches / 1000 &&
+		   counts.missed <= 2 + counts.searches / 200;
 }
 
 static void
@@ -159,23 +156,6 @@ test_seeds(void **state)
 	assert_true(counts.freed >= 20 * SEEDS && counts.builds >= SEEDS / 10);
 	assert_true(counts.retrained >= SEEDS / 20);
 #endif
-}
-
-/*
- * Seeds of long runs that found something: an element that was deleted and came
- * back while a build read both of its rows; a medoid younger than the
- * consolidation that chose it; and that the model forgot the root of a build
- * that took its time while many others were made (the engine was right).
- */
-static void
-test_known_seeds(void **state)
-{
-	static const uint64_t known[4] = {40342, 41919, 51409, 53764};
-	char why[SIM_WHY];
-
-	for (size_t i = 0; i < KNOWN_SEEDS; i++)
-		if (!run_seed(known[i], 0, why))
-			fail_msg("seed %" PRIu64 ": %s", known[i], why);
 }
 
 /* Power fails at each change of one life in turn. */
@@ -288,13 +268,9 @@ int
 main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_seeds),
-		cmocka_unit_test(test_known_seeds),
-		cmocka_unit_test(test_every_change),
-		cmocka_unit_test(test_rebuild),
-		cmocka_unit_test(test_consolidation),
-		cmocka_unit_test(test_full_disk),
-		cmocka_unit_test(test_all_die),
+		cmocka_unit_test(test_seeds),     cmocka_unit_test(test_every_change),
+		cmocka_unit_test(test_rebuild),   cmocka_unit_test(test_consolidation),
+		cmocka_unit_test(test_full_disk), cmocka_unit_test(test_all_die),
 	};
 
 	catch_signals();
