@@ -11,7 +11,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 my $options = 'WITH (max_degree = 16, build_list_size = 24, pq_bytes = 16)';
-my $node = new_node('drop', conf => "restart_after_crash = on\n");
+my $node = new_node('drop', conf => "restart_after_crash = on\nlog_min_messages = warning\n");
 $node->start;
 make_helpers($node);
 load_words($node, 'words', 3000);
@@ -169,8 +169,26 @@ check_directory('cancelled', 1);
 interrupt_build('pg_terminate_backend', 'linking graph', 'terminate', $slow);
 check_directory('terminated', 1);
 $watch->quit;
+
+# One look takes no sidecar away: the first one comes when the server has
+# started, another one navis.collect_interval later.
+my $database = $node->safe_psql('postgres', 'SELECT oid FROM pg_database WHERE datname = current_database()');
+$node->safe_psql('postgres', "CREATE INDEX words_x ON words USING navis (v) $options");
+$node->adjust_conf('postgresql.conf', 'navis.collect_interval', '3600');
+$node->adjust_conf('postgresql.conf', 'log_min_messages', 'debug1');
+$node->reload;
+$node->safe_psql('postgres', 'DROP INDEX words_x');
 $node->adjust_conf('postgresql.conf', 'navis.casr_warmup', '10000');
+my $offset = -s $node->logfile;
 $node->restart;
+ok(wait_until(sub {
+	return log_lines($node, qq(unregistering background worker "navis helper for database $database"), $offset);
+}, 30), 'a helper has looked');
+is(scalar(sidecars($node)), 2, 'after one look the sidecar is still there');
+$node->adjust_conf('postgresql.conf', 'navis.collect_interval', '1');
+$node->adjust_conf('postgresql.conf', 'log_min_messages', 'warning');
+$node->reload;
+check_directory('after another one', 1);
 $watch = session($node);
 interrupt_build('pg_cancel_backend', 'calibrating search', 'cancel',
 	"CREATE INDEX many_v ON many USING navis (v) $options");
