@@ -78,8 +78,9 @@ my $info = "SELECT live_rows FROM navis_index_info('words_v')";
 cmp_ok($rows, '>', 2000, 'rows went in before');
 is($node->safe_psql('postgres', $info), $rows, 'nothing of the failed row is in the journal');
 ($rc, undef, $err) = insert_until_full();
-isnt($rc, 0, 'the next one fails as well');
-is($node->safe_psql('postgres', $info), $rows, 'and leaves nothing either');
+# A checkpoint may have given some space back for a few rows.
+isnt($rc, 0, 'it fails again soon');
+is($node->safe_psql('postgres', $info), $node->safe_psql('postgres', 'SELECT count(*) FROM words'), 'and leaves nothing either');
 # Everything that was accepted is linked: there was space for it.
 ok( wait_until(
 		sub { return $node->safe_psql('postgres', "SELECT pending_rows FROM navis_index_info('words_v')") eq '0' }, 30),
