@@ -7,8 +7,8 @@
  * without went through the vertices that are gone.  So a consolidation looks,
  * with codes and entrance graph only, how far a sample of the live vertices is
  * from the nearest member, and promotes the farthest ones: while there are
- *fewer members than the index's share, and beyond it, by a quarter at most,
- *those that are much farther than most.
+ * fewer members than the index's share, and beyond it, by a quarter at most,
+ * those that are much farther than most.
  *
  * Source: design.md section 4, "Entrance graph", "Deletion".
  */

@@ -342,61 +342,41 @@ nv_pq_encode_many(const nv_pq *pq, const float *rows, size_t stride, uint64_t n,
  * ---------------------------------------------------------------------
  */
 
-/* Few floats, in pieces of constant length: a call would cost more. */
-static inline void
-copy_floats(float *to, const float *from, uint32_t n)
-{
-	for (; n >= 8; n -= 8, to += 8, from += 8)
-		memcpy(to, from, 8 * sizeof(float));
-	if (n >= 4)
-	{
-		memcpy(to, from, 4 * sizeof(float));
-		n -= 4, to += 4, from += 4;
+/*
+ * Decodes a row from centroids that lie chunk after chunk, as floats or as
+ * integers.  A chunk's few elements are copied in pieces of constant length: a
+ * call would cost more.
+ */
+#define DECODE(type, pq, centroids, code, out)                                 \
+	for (uint32_t c = 0; c < (pq)->bytes; c++)                                 \
+	{                                                                          \
+		uint32_t n = nv_pq_chunk_dims(pq, c);                                  \
+		const type *from = (centroids) +                                       \
+						   (size_t) (pq)->start[c] * NV_PQ_CENTROIDS +         \
+						   (size_t) (code)[c] * n;                             \
+		type *to = (out) + (pq)->start[c];                                     \
+                                                                               \
+		for (; n >= 8; n -= 8, to += 8, from += 8)                             \
+			memcpy(to, from, 8 * sizeof(*to));                                 \
+		if (n >= 4)                                                            \
+		{                                                                      \
+			memcpy(to, from, 4 * sizeof(*to));                                 \
+			n -= 4, to += 4, from += 4;                                        \
+		}                                                                      \
+		for (; n > 0; n--)                                                     \
+			*to++ = *from++;                                                   \
 	}
-	for (; n > 0; n--)
-		*to++ = *from++;
-}
 
 void
 nv_pq_decode_projected(const nv_pq *pq, const uint8_t *code, float *projected)
 {
-	for (uint32_t c = 0; c < pq->bytes; c++)
-	{
-		uint32_t dims = nv_pq_chunk_dims(pq, c);
-
-		copy_floats(projected + pq->start[c],
-					pq->centroids + (size_t) pq->start[c] * NV_PQ_CENTROIDS +
-						(size_t) code[c] * dims,
-					dims);
-	}
-}
-
-static inline void
-copy_shorts(int16_t *to, const int16_t *from, uint32_t n)
-{
-	for (; n >= 8; n -= 8, to += 8, from += 8)
-		memcpy(to, from, 8 * sizeof(*to));
-	if (n >= 4)
-	{
-		memcpy(to, from, 4 * sizeof(*to));
-		n -= 4, to += 4, from += 4;
-	}
-	for (; n > 0; n--)
-		*to++ = *from++;
+	DECODE(float, pq, pq->centroids, code, projected);
 }
 
 void
 nv_pq_decode_short(const nv_pq *pq, const uint8_t *code, int16_t *place)
 {
-	for (uint32_t c = 0; c < pq->bytes; c++)
-	{
-		uint32_t dims = nv_pq_chunk_dims(pq, c);
-
-		copy_shorts(place + pq->start[c],
-					pq->shorts + (size_t) pq->start[c] * NV_PQ_CENTROIDS +
-						(size_t) code[c] * dims,
-					dims);
-	}
+	DECODE(int16_t, pq, pq->shorts, code, place);
 }
 
 /* row = R^T * projected, 32 rows of R at a time as the panels have them. */
